@@ -1,0 +1,54 @@
+#include "core/backend.h"
+#include "cpu/reference.h"
+
+namespace tandem {
+namespace {
+
+Status available(int32_t) {
+  return Status::ok();
+}
+std::string description(int32_t) {
+  return "double precision, whole score rows, 1 thread";
+}
+Status prepare(int32_t) {
+  return Status::ok();
+}
+
+Status supports(const AttentionProblem& problem) {
+  if (is_fp8(problem.dtype)) {
+    return Status::unsupported(
+        "q has dtype " + std::string(dtype_name(problem.dtype)) +
+        ", which the backend \"reference\" does not compute in; it takes fp64, fp32, fp16 and bf16");
+  }
+  return Status::ok();
+}
+
+Workspace workspace(const AttentionProblem&) {
+  return {};
+}
+
+Status run(const AttentionProblem& problem) {
+  return problem.backward ? reference::run_backward(problem) : reference::run_forward(problem);
+}
+
+Status supports_merge(const MergeProblem&) {
+  return Status::ok();
+}
+
+}  // namespace
+
+const Backend kReferenceBackend = {
+    TANDEM_BACKEND_REFERENCE,
+    "reference",
+    TANDEM_CPU,
+    available,
+    description,
+    prepare,
+    supports,
+    workspace,
+    run,
+    supports_merge,
+    reference::run_merge,
+};
+
+}  // namespace tandem
