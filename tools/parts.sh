@@ -6,6 +6,7 @@ parts_title=$(basename "$0")
 parts_lines=()
 part_name=
 part_started=0
+parts_scratch= # a folder to remove at the end
 
 # part NAME COMMAND [ARGUMENT...]
 part() {
@@ -26,6 +27,7 @@ die() {
 
 parts_report() {
   local status=$? failed=0
+  [ -z "$parts_scratch" ] || rm -rf "$parts_scratch"
   [ "${#parts_lines[@]}" -gt 0 ] || [ -n "$part_name" ] || exit "$status"
   printf '\n%s: time of each part\n' "$parts_title"
   [ "${#parts_lines[@]}" -eq 0 ] || printf '%s\n' "${parts_lines[@]}"
