@@ -1,0 +1,262 @@
+"""Tandem for PyTorch: attention as custom ops with gradients, eager or compiled.
+
+    import tandem.torch
+    out = tandem.torch.attention(q, k, v, causal=True)      # q: (batch, seqlen_q, nheads_q, headdim)
+
+The ops torch.ops.tandem.attention and .attention_varlen always return (out, lse). No C++ of torch is used, so that one
+build serves every torch version. Import this module (or torch) before other users of OpenMP: libgomp is then torch's
+own, and both share one pool of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tandem import _core
+from tandem.errors import InvalidArgumentError
+from tandem.torch import _ops
+from tandem.torch._run import FP8
+
+__all__ = ["attention", "attention_varlen", "merge"]
+
+_BACKENDS = {
+    _core.backend_name(number): number for number in (_core.BACKEND_REFERENCE, _core.BACKEND_TILED, _core.BACKEND_SM90)
+}
+_ALIGNMENTS = {"bottom-right": False, "top-left": True}
+_AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CUDA_HEADDIM_MULTIPLE = 8  # 16 bytes of a 16-bit type; 16 for fp8
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    alignment: str = "bottom-right",
+    deterministic: bool = False,
+    return_lse: bool = False,
+    backend: str | None = None,
+    num_threads: int | None = None,
+    sm_margin: int = 0,
+    checked: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Exact attention, differentiable once in q, k, v, sink (also through the LSE).
+
+    Args:
+        q: (batch, seqlen_q, nheads_q, headdim), any float type of Tandem; under ``torch.autocast``, q, k and v are cast
+            to its type (but fp64 and fp8). Any strides: only a last axis that is not contiguous is copied.
+        k: (batch, seqlen_k, nheads_k, headdim); nheads_k divides nheads_q.
+        v: (batch, seqlen_k, nheads_k, headdim_v).
+        causal: row i sees no key after its own position, i + seqlen_k - seqlen_q.
+        window: keys (left, right) of a row's own position that it sees; -1 opens a side.
+        attention_chunk: a row sees only keys of its own chunk of this many positions; 0: no chunks.
+        softmax_scale: factor of the scores; None: 1 / sqrt(headdim).
+        softcap: scores become softcap * tanh(scores / softcap); 0: none.
+        sink: (nheads_q), fp32 (fp64 with fp64 q): one more logit per head, which only the denominator sees.
+        lo, hi: int32 (batch or 1, nheads_q or 1, seqlen_q): row i also needs lo <= j < hi.
+        seqused_q, seqused_k: int32 (batch): how many rows of each sequence count.
+        alignment: "bottom-right", or "top-left": row i stands at position i.
+        deterministic: gradients are bitwise equal on every run, or the call refuses; also set by
+            ``torch.use_deterministic_algorithms(True)``.
+        return_lse: return (out, lse).
+        backend: "reference", "tiled" or "sm90"; None: the best for the device. One that cannot serve is an error.
+        num_threads: CPU threads; None: ``torch.get_num_threads()``. Changes no bit of the result.
+        sm_margin: CUDA: SMs left free for other work.
+        checked: validate lengths and intervals by value.
+
+    Returns:
+        out (batch, seqlen_q, nheads_q, headdim_v) of q's type (bf16 for fp8), contiguous; with ``return_lse`` also the
+        natural-log LSE (batch, nheads_q, seqlen_q), fp32 (fp64 for fp64 q). A row that sees no key has out 0, LSE -inf.
+
+    Raises:
+        tandem.TandemError: in one of its classes, with a sentence that names the argument.
+    """
+    options = _options(
+        causal, window, attention_chunk, softmax_scale, softcap, alignment, deterministic, backend, num_threads,
+        sm_margin, checked,
+    )  # fmt: skip
+    others = {"sink": sink, "lo": lo, "hi": hi, "seqused_q": seqused_q, "seqused_k": seqused_k}
+    return _call(_ops.attention, q, k, v, others, options, return_lse)
+
+
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    max_seqlen_q: int | Tensor | None = None,
+    max_seqlen_k: int | Tensor | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    lo: Tensor | None = None,
+    hi: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    alignment: str = "bottom-right",
+    deterministic: bool = False,
+    return_lse: bool = False,
+    backend: str | None = None,
+    num_threads: int | None = None,
+    sm_margin: int = 0,
+    checked: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over packed sequences of different lengths: rows cu_seqlens[b] to cu_seqlens[b + 1] are sequence b.
+
+    Args:
+        q: (total_q, nheads_q, headdim).
+        k: (total_k, nheads_k, headdim).
+        v: (total_k, nheads_k, headdim_v).
+        cu_seqlens_q, cu_seqlens_k: int32 (batch + 1), non-decreasing, on q's device.
+        max_seqlen_q, max_seqlen_k: hints about the longest sequence, never trusted; None: unknown. A 0-d tensor is read
+            (on CUDA this synchronizes); under ``torch.compile`` it counts as unknown instead.
+        lo, hi: int32 (nheads_q or 1, total_q), positions within the row's sequence.
+        seqused_q, seqused_k: int32 (batch): how many rows of each sequence count; the rest is a gap.
+
+    The other arguments are those of :func:`attention`.
+
+    Returns:
+        out (total_q, nheads_q, headdim_v), with ``return_lse`` also the LSE (nheads_q, total_q). Rows outside every
+        sequence have out 0 and LSE -inf.
+    """
+    options = _options(
+        causal, window, attention_chunk, softmax_scale, softcap, alignment, deterministic, backend, num_threads,
+        sm_margin, checked,
+    )  # fmt: skip
+    options["max_seqlen_q"] = _length_hint(max_seqlen_q)
+    options["max_seqlen_k"] = _length_hint(max_seqlen_k)
+    others = {
+        "sink": sink,
+        "lo": lo,
+        "hi": hi,
+        "seqused_q": seqused_q,
+        "seqused_k": seqused_k,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    return _call(_ops.attention_varlen, q, k, v, others, options, return_lse)
+
+
+def merge(
+    outs: Tensor | Sequence[Tensor], lses: Tensor | Sequence[Tensor], sink: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Joins attention over disjoint sets of keys into attention over their union. Differentiable.
+
+    Args:
+        outs: partial outputs, a sequence or stacked on a first axis: (batch, seqlen_q, nheads_q, headdim_v), packed
+            (total_q, nheads_q, headdim_v).
+        lses: their LSEs, computed without a sink: (batch, nheads_q, seqlen_q), packed (nheads_q, total_q).
+        sink: (nheads_q): joins the denominator here, once.
+
+    Returns:
+        (out, lse). Parts with LSE = -inf are empty, whatever their output holds.
+    """
+    out_partial = outs if isinstance(outs, Tensor) else torch.stack(tuple(outs))
+    lse_partial = lses if isinstance(lses, Tensor) else torch.stack(tuple(lses))
+    _require_one_device("outs", out_partial, lses=lse_partial, sink=sink)
+    return _ops.merge(out_partial, lse_partial, sink, backend=_core.BACKEND_AUTO, num_threads=0)
+
+
+def _options(
+    causal: bool,
+    window: tuple[int, int],
+    attention_chunk: int,
+    softmax_scale: float | None,
+    softcap: float,
+    alignment: str,
+    deterministic: bool,
+    backend: str | None,
+    num_threads: int | None,
+    sm_margin: int,
+    checked: bool,
+) -> dict[str, Any]:
+    """The public options as the ops' keyword-only arguments."""
+    if alignment not in _ALIGNMENTS:
+        raise InvalidArgumentError(f"alignment is {alignment!r}; it must be one of {', '.join(_ALIGNMENTS)}")
+    if backend is not None and backend not in _BACKENDS:
+        raise InvalidArgumentError(f"backend is {backend!r}; it must be None or one of {', '.join(_BACKENDS)}")
+    left, right = window
+    return {
+        "causal": causal,
+        "top_left": _ALIGNMENTS[alignment],
+        "window": None if left == -1 and right == -1 else [left, right],
+        "attention_chunk": attention_chunk,
+        "softmax_scale": softmax_scale,
+        "softcap": softcap,
+        "deterministic": deterministic or torch.are_deterministic_algorithms_enabled(),
+        "checked": checked,
+        "backend": _core.BACKEND_AUTO if backend is None else _BACKENDS[backend],
+        "num_threads": num_threads or 0,
+        "sm_margin": sm_margin,
+    }
+
+
+def _length_hint(length: int | Tensor | None) -> int:
+    if isinstance(length, Tensor):
+        return 0 if torch.compiler.is_compiling() else int(length)
+    return length or 0
+
+
+def _call(
+    op: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    others: dict[str, Tensor | None],
+    options: dict[str, Any],
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    q, k, v = _autocast(q, k, v)
+    _require_one_device("q", q, k=k, v=v, **others)
+    headdim_v = v.shape[-1]
+    if q.is_cuda:
+        q, k, v = _pad_headdims(q, k, v, options)
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, others["sink"]))
+    out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad)
+    if out.shape[-1] != headdim_v:
+        out = out[..., :headdim_v]
+    return (out, lse) if return_lse else out
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    device_type = tensors[0].device.type
+    if not torch.is_autocast_enabled(device_type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device_type)
+    return tuple(t.to(dtype) if t.dtype in _AUTOCAST_DTYPES else t for t in tensors)
+
+
+def _require_one_device(first_name: str, first: Tensor, **others: Tensor | None) -> None:
+    for name, other in others.items():
+        if other is not None and other.device != first.device:
+            raise InvalidArgumentError(
+                f"{name} is on {other.device}, but {first_name} on {first.device}; all tensors must be on one device"
+            )
+
+
+def _pad_headdims(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[Tensor, ...]:
+    """Appends zeros up to what a GPU kernel takes: they change neither the scores nor the other columns of out."""
+    multiple = _CUDA_HEADDIM_MULTIPLE if q.dtype not in FP8 else 2 * _CUDA_HEADDIM_MULTIPLE
+    if options["softmax_scale"] is None and q.shape[-1] % multiple != 0:
+        options["softmax_scale"] = q.shape[-1] ** -0.5  # of the caller's headdim, not of the padded one
+    return tuple(t if t.shape[-1] % multiple == 0 else pad(t, (0, -t.shape[-1] % multiple)) for t in (q, k, v))

@@ -1,0 +1,209 @@
+"""The custom ops behind tandem.torch: definitions, kernels, fake kernels and derivatives.
+
+Each attention op returns (out, lse), so that one op serves callers of either and the backward finds both. The
+differentiable and the other tensors are positional; options are keyword-only and named as in ``tandem._core``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tandem.torch import _merge
+from tandem.torch._run import FP8, readable, run
+
+_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor? lo, Tensor? hi, Tensor? seqused_q, Tensor? seqused_k"
+_PACKED_INPUTS = ", Tensor cu_seqlens_q, Tensor cu_seqlens_k"
+_OPTIONS = (
+    "bool causal, bool top_left, SymInt[]? window, SymInt attention_chunk, float? softmax_scale, float softcap, "
+    "bool deterministic, bool checked, int backend, int num_threads, int sm_margin"
+)
+_PACKED_OPTIONS = ", SymInt max_seqlen_q, SymInt max_seqlen_k"
+
+_library = torch.library.Library("tandem", "DEF")
+
+
+# ------------------------------------------------------------------------------------------------------------- forward
+
+
+def _empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """out (..., nheads_q, headdim_v) and lse (batch, nheads_q, seqlen_q), packed (nheads_q, total_q)."""
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=torch.bfloat16 if q.dtype in FP8 else q.dtype)
+    *batch, rows, heads = q.shape[:-1]
+    lse = q.new_empty((*batch, heads, rows), dtype=_lse_dtype(q))
+    return out, lse
+
+
+def _lse_dtype(q: Tensor) -> torch.dtype:
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    lo: Tensor | None,
+    hi: Tensor | None,
+    seqused_q: Tensor | None,
+    seqused_k: Tensor | None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    out, lse = _empty_results(q, v)
+    tensors = {
+        "q": readable(q),
+        "k": readable(k),
+        "v": readable(v),
+        "out": out,
+        "lse": lse,
+        "sink": sink,
+        "lo": lo,
+        "hi": hi,
+        "seqused_q": seqused_q,
+        "seqused_k": seqused_k,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    run("forward", q.device, tensors, options)
+    return out, lse
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    return _empty_results(q, v)
+
+
+# ------------------------------------------------------------------------------------------------------------ backward
+
+
+def _empty_gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv, dsink, all contiguous; without a sink, dsink is an empty tensor (an op cannot return None)."""
+    dq, dk, dv = (torch.empty_like(t, memory_format=torch.contiguous_format) for t in (q, k, v))
+    dsink = q.new_empty(0, dtype=_lse_dtype(q)) if sink is None else torch.empty_like(sink)
+    return dq, dk, dv, dsink
+
+
+def _backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    lo: Tensor | None,
+    hi: Tensor | None,
+    seqused_q: Tensor | None,
+    seqused_k: Tensor | None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv, dsink = _empty_gradients(q, k, v, sink)
+    tensors = {
+        "q": readable(q),
+        "k": readable(k),
+        "v": readable(v),
+        "out": readable(out),
+        "lse": lse,
+        "dout": readable(dout),
+        "dlse": dlse,
+        "dq": dq,
+        "dk": dk,
+        "dv": dv,
+        "sink": sink,
+        "dsink": None if sink is None else dsink,
+        "lo": lo,
+        "hi": hi,
+        "seqused_q": seqused_q,
+        "seqused_k": seqused_k,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+    }
+    run("backward", q.device, tensors, options)
+    return dq, dk, dv, dsink
+
+
+def _backward_fake(
+    dout: Tensor,
+    dlse: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sink: Tensor | None,
+    *others: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gradients(q, k, v, sink)
+
+
+# ---------------------------------------------------------------------------------------------------------- derivatives
+
+
+def _save(ctx: Any, inputs: tuple[Tensor | None, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
+    ctx.save_for_backward(*output, *inputs)
+    ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "needs_grad"}
+    ctx.set_materialize_grads(False)  # None tells an unused lse from one whose gradient is 0
+
+
+def _derivative(backward_op: Any) -> Any:
+    def derivative(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        out, lse, *inputs = ctx.saved_tensors
+        if dout is None:
+            dout = torch.zeros_like(out)
+        dq, dk, dv, dsink = backward_op(dout, dlse, out, lse, *inputs, **ctx.options)
+        sink = inputs[3]
+        return dq, dk, dv, None if sink is None else dsink, *(None for _ in inputs[4:])
+
+    return derivative
+
+
+def _no_second_derivative(ctx: Any, *gradients: Tensor | None) -> None:
+    raise RuntimeError(
+        "tandem.torch.attention has no second derivative: its backward cannot be differentiated again "
+        "(create_graph=True); use torch.nn.functional.scaled_dot_product_attention with the math backend for that"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- registration
+
+
+def _define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
+    _library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, kernel, key)
+    torch.library.register_fake(f"tandem::{name}", fake, lib=_library)
+    return getattr(torch.ops.tandem, name).default
+
+
+def _define_attention(name: str, inputs: str, options: str) -> Any:
+    forward_op = _define(
+        name, f"({inputs}, *, {options}, bool needs_grad) -> (Tensor, Tensor)", _forward, _forward_fake
+    )
+    backward_op = _define(
+        f"{name}_backward",
+        f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, {inputs}, *, {options}) "
+        "-> (Tensor, Tensor, Tensor, Tensor)",
+        _backward,
+        _backward_fake,
+    )
+    torch.library.register_autograd(forward_op, _derivative(backward_op), setup_context=_save, lib=_library)
+    torch.library.register_autograd(backward_op, _no_second_derivative, lib=_library)
+    return forward_op
+
+
+attention = _define_attention("attention", _INPUTS, _OPTIONS)
+attention_varlen = _define_attention("attention_varlen", _INPUTS + _PACKED_INPUTS, _OPTIONS + _PACKED_OPTIONS)
+merge = _define(
+    "merge",
+    "(Tensor out_partial, Tensor lse_partial, Tensor? sink, *, int backend, int num_threads) -> (Tensor, Tensor)",
+    _merge.forward,
+    _merge.forward_fake,
+)
+torch.library.register_autograd(merge, _merge.derivative, setup_context=_merge.save, lib=_library)

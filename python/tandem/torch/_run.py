@@ -1,0 +1,66 @@
+"""From torch tensors to the integers of tandem._core: views, devices, streams and scratch memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tandem import _core
+from tandem.errors import InvalidArgumentError
+
+DTYPES: dict[torch.dtype, int] = {
+    torch.float64: _core.FP64,
+    torch.float32: _core.FP32,
+    torch.float16: _core.FP16,
+    torch.bfloat16: _core.BF16,
+    torch.float8_e4m3fn: _core.E4M3,
+    torch.float8_e5m2: _core.E5M2,
+    torch.int32: _core.INT32,
+}
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+TMA_ALIGNMENT_BYTES = 16  # of bases and strides that a Hopper kernel reads in place
+
+
+def view(name: str, tensor: torch.Tensor) -> _core.Tensor:
+    """A view of the tensor's memory; the caller keeps the tensor alive."""
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise InvalidArgumentError(
+            f"{name} has dtype {tensor.dtype}; allowed are float64 (CPU), float32 (CPU), float16, bfloat16, "
+            "float8_e4m3fn and float8_e5m2, and int32 for offsets, lengths and row intervals"
+        )
+    return _core.Tensor(tensor.data_ptr(), dtype, tensor.shape, tensor.stride())
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if the backends read it in place, else a contiguous copy."""
+    if tensor.stride(-1) != 1 and tensor.shape[-1] != 1:
+        return tensor.contiguous()
+    if tensor.is_cuda and not _aligned_for_tma(tensor):
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor
+
+
+def _aligned_for_tma(tensor: torch.Tensor) -> bool:
+    strides = [s for s, n in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if n != 1]
+    return all(
+        number % TMA_ALIGNMENT_BYTES == 0 for number in [tensor.data_ptr(), *(s * tensor.itemsize for s in strides)]
+    )
+
+
+def run(name: str, device: torch.device, tensors: dict[str, torch.Tensor | None], options: dict[str, Any]) -> None:
+    """Calls ``_core.<name>``: on the CPU with torch's number of threads, on CUDA on torch's current stream."""
+    arguments: dict[str, Any] = {key: view(key, tensor) for key, tensor in tensors.items() if tensor is not None}
+    arguments.update(options)
+    if device.type == "cpu":
+        # torch.set_num_threads counts here too; a DataLoader worker has set it to 1.
+        arguments["num_threads"] = arguments["num_threads"] or torch.get_num_threads()
+        getattr(_core, name)(**arguments)
+        return
+    arguments["device"] = (_core.CUDA, device.index)
+    arguments["stream"] = torch.cuda.current_stream(device).cuda_stream
+    scratch_bytes, _ = getattr(_core, name + "_workspace")(**arguments)  # torch aligns to 512 bytes
+    scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device)
+    getattr(_core, name)(**arguments, workspace=scratch.data_ptr(), workspace_bytes=scratch_bytes)
