@@ -39,7 +39,9 @@ struct Vector {
   bool present() const { return dtype != DType::kNone; }
 };
 
-// fp8 scale factors: one per (b, head, block of 128 rows); axes that the caller's tensor lacks have stride 0.
+// fp8 scale factors: one per (b, head, block of 128 rows); axes that the caller's tensor lacks have stride 0. A packed
+// sequence may have more blocks than the caller's axis (its length is not known on the host): rows beyond the axis use
+// its last block.
 struct Scales {
   void* data = nullptr;  // fp32
   DType dtype = DType::kNone;
@@ -47,6 +49,7 @@ struct Scales {
   int64_t head_stride = 0;
   int64_t block_stride = 0;
   int64_t heads_per_scale = 1;  // q_scale given per key head: nheads_q / nheads_k
+  int64_t blocks = 1;           // size of the block axis; 1 if the caller's tensor lacks it
   bool present() const { return dtype != DType::kNone; }
 };
 
@@ -73,9 +76,9 @@ struct AttentionProblem {
   int64_t nheads_k = 0;
   int64_t headdim = 0;
   int64_t headdim_v = 0;
-  int64_t seqlen_q = 0;      // dense: rows of each sequence; packed: 0
+  int64_t seqlen_q = 0;  // dense: rows of each sequence; packed: 0
   int64_t seqlen_k = 0;
-  int64_t total_q = 0;       // rows of the buffer that batch_stride spans: dense: seqlen_q; packed: total_q
+  int64_t total_q = 0;  // rows of the buffer that batch_stride spans: dense: seqlen_q; packed: total_q
   int64_t total_k = 0;
   int64_t max_seqlen_q = 0;  // hints of the packed structs; 0: unknown
   int64_t max_seqlen_k = 0;
@@ -100,7 +103,7 @@ struct AttentionProblem {
 
   Execution exec;
 
-  int64_t qheads_per_khead() const { return nheads_q / nheads_k; }
+  int64_t qheads_per_khead() const { return nheads_k > 0 ? nheads_q / nheads_k : 0; }
 };
 
 // tandem_merge: `parts` partial results, `part_stride` elements apart.

@@ -22,6 +22,7 @@ class [[nodiscard]] Status {
   bool is_ok() const { return code_ == TANDEM_OK; }
   tandem_status code() const { return code_; }
   const std::string& message() const { return message_; }
+  std::string take_message() && { return std::move(message_); }
 
  private:
   tandem_status code_ = TANDEM_OK;
@@ -29,8 +30,8 @@ class [[nodiscard]] Status {
 };
 
 // Leaves the enclosing function with the status of `expression` unless it is ok.
-#define TANDEM_RETURN_IF_ERROR(expression)                                 \
-  do {                                                                     \
+#define TANDEM_RETURN_IF_ERROR(expression)                                         \
+  do {                                                                             \
     if (::tandem::Status status_ = (expression); !status_.is_ok()) return status_; \
   } while (0)
 

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "api/arguments.h"
+#include "core/problem.h"
+#include "core/status.h"
+
+// What only a run can check, beyond the parsed problem: addresses, and in checked mode the values of offsets and
+// lengths.
+namespace tandem {
+
+// Tensors that have elements have an address, aligned to the element; and no output begins where another tensor does.
+Status check_memory(const NamedTensor* tensors, int count);
+
+Status check_workspace(const Execution& exec, const Workspace& needed);
+
+// Checked mode on the CPU [13]: offsets begin at 0, never decrease and end within the buffer; used lengths lie within
+// their sequence; a packed sequence has scales for all of its blocks. Interval bounds are clamped by definition [4], so
+// any value has a meaning; but a lower bound beyond the sequence or a negative upper one is reported, since it comes
+// from positions that count from somewhere else (from the start of a packed buffer, say).
+Status check_values(const AttentionProblem& problem);
+inline Status check_values(const MergeProblem&) {
+  return Status::ok();
+}
+
+}  // namespace tandem
