@@ -1,6 +1,7 @@
 // tandem._core: the C interface for Python, in integers. Tensors are an address, a dtype number, sizes and strides;
 // streams and workspaces are addresses. What those belong to stays alive because the caller holds it during the call.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -148,6 +149,56 @@ void define_tensor(nb::module_& module) {
       .def_prop_ro("stride", [entries](const tandem_tensor& self) { return entries(self, self.stride); });
 }
 
+// Number of tandem.h for an element type of DLPack, or TANDEM_DTYPE_NONE.
+int32_t dtype_number(nb::dlpack::dtype dtype) {
+  using Code = nb::dlpack::dtype_code;
+  if (dtype.lanes != 1) return TANDEM_DTYPE_NONE;
+  switch (static_cast<Code>(dtype.code)) {
+    case Code::Float:
+      return dtype.bits == 64   ? TANDEM_FP64
+             : dtype.bits == 32 ? TANDEM_FP32
+             : dtype.bits == 16 ? TANDEM_FP16
+                                : TANDEM_DTYPE_NONE;
+    case Code::Bfloat: return dtype.bits == 16 ? TANDEM_BF16 : TANDEM_DTYPE_NONE;
+    case Code::Float8_E4M3FN: return TANDEM_E4M3;
+    case Code::Float8_E5M2: return TANDEM_E5M2;
+    case Code::Int: return dtype.bits == 32 ? TANDEM_INT32 : TANDEM_DTYPE_NONE;
+    default: return TANDEM_DTYPE_NONE;
+  }
+}
+
+// An array of another library, held through its DLPack capsule for as long as the View lives.
+struct View {
+  nb::ndarray<nb::ro> array;
+};
+
+View make_view(nb::handle capsule, bool writable) {
+  View view;
+  nb::ndarray<> as_writable;
+  const bool imported = writable ? nb::try_cast(capsule, as_writable) : nb::try_cast(capsule, view.array);
+  if (!imported) throw nb::type_error(writable ? "the array is read-only" : "not a DLPack capsule");
+  if (writable) view.array = nb::ndarray<nb::ro>(as_writable);
+  return view;
+}
+
+void define_view(nb::module_& module) {
+  const auto entries = [](const View& view, auto entry) {
+    nb::list values;
+    for (size_t axis = 0; axis < view.array.ndim(); ++axis) values.append((view.array.*entry)(axis));
+    return nb::tuple(values);
+  };
+  using Array = nb::ndarray<nb::ro>;
+  nb::class_<View>(module, "View", "An array of another library, imported from its DLPack capsule.")
+      .def(
+          "__init__",
+          [](View* self, nb::handle capsule, bool writable) { new (self) View(make_view(capsule, writable)); },
+          nb::arg("capsule"), nb::arg("writable") = false)
+      .def_prop_ro("data", [](const View& self) { return reinterpret_cast<uintptr_t>(self.array.data()); })
+      .def_prop_ro("dtype", [](const View& self) { return dtype_number(self.array.dtype()); })
+      .def_prop_ro("shape", [entries](const View& self) { return entries(self, &Array::shape); })
+      .def_prop_ro("stride", [entries](const View& self) { return entries(self, &Array::stride); });
+}
+
 tandem_device to_device(DevicePair device) {
   return {device.first, device.second};
 }
@@ -207,6 +258,7 @@ NB_MODULE(_core, module) {
   module.doc() = "The C interface of Tandem in integers; see _core.pyi and tandem.h.";
   define_constants(module);
   define_tensor(module);
+  define_view(module);
   define_queries(module);
   define_operation<tandem_forward_params, tandem_varlen_forward_params>(
       module, "forward", "Attention; packed if cu_seqlens_q or cu_seqlens_k is given.");

@@ -4,8 +4,41 @@ Importing needs no GPU, no driver and no torch; ``tandem.torch`` and ``tandem.hf
 """
 
 from tandem import _core
-from tandem.errors import TandemError
+from tandem._attention import (
+    attention,
+    attention_backward,
+    attention_varlen,
+    attention_varlen_backward,
+    info,
+    merge,
+)
+from tandem.errors import (
+    DeviceError,
+    InternalError,
+    InvalidArgumentError,
+    NoDeviceError,
+    OutOfMemoryError,
+    TandemError,
+    UnsupportedError,
+    WorkspaceTooSmallError,
+)
 
 __version__: str = _core.version()
 
-__all__ = ["TandemError", "__version__"]
+__all__ = [
+    "DeviceError",
+    "InternalError",
+    "InvalidArgumentError",
+    "NoDeviceError",
+    "OutOfMemoryError",
+    "TandemError",
+    "UnsupportedError",
+    "WorkspaceTooSmallError",
+    "__version__",
+    "attention",
+    "attention_backward",
+    "attention_varlen",
+    "attention_varlen_backward",
+    "info",
+    "merge",
+]

@@ -34,6 +34,24 @@ class Tensor:
     @property
     def stride(self) -> tuple[int, ...]: ...
 
+class View:
+    """An array of another library, held through its DLPack capsule (versioned or not) for as long as the View lives.
+
+    Raises TypeError if it is no capsule, or if it is read-only and `writable` is asked for.
+    """
+
+    def __init__(self, capsule: object, writable: bool = False) -> None: ...
+    @property
+    def data(self) -> int: ...
+    @property
+    def dtype(self) -> int:
+        """Number as in Tensor; 0 for types that Tandem does not know."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+
 def forward(
     *,
     q: Tensor,
