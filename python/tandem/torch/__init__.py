@@ -18,15 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tandem import _core
+from tandem._options import BACKEND_NUMBERS
 from tandem.errors import InvalidArgumentError
 from tandem.torch import _ops
 from tandem.torch._run import FP8
 
 __all__ = ["attention", "attention_varlen", "merge"]
 
-_BACKENDS = {
-    _core.backend_name(number): number for number in (_core.BACKEND_REFERENCE, _core.BACKEND_TILED, _core.BACKEND_SM90)
-}
 _ALIGNMENTS = {"bottom-right": False, "top-left": True}
 _AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CUDA_HEADDIM_MULTIPLE = 8  # 16 bytes of a 16-bit type; 16 for fp8
@@ -193,8 +191,8 @@ def _options(
     """The public options as the ops' keyword-only arguments."""
     if alignment not in _ALIGNMENTS:
         raise InvalidArgumentError(f"alignment is {alignment!r}; it must be one of {', '.join(_ALIGNMENTS)}")
-    if backend is not None and backend not in _BACKENDS:
-        raise InvalidArgumentError(f"backend is {backend!r}; it must be None or one of {', '.join(_BACKENDS)}")
+    if backend is not None and backend not in BACKEND_NUMBERS:
+        raise InvalidArgumentError(f"backend is {backend!r}; it must be None or one of {', '.join(BACKEND_NUMBERS)}")
     left, right = window
     return {
         "causal": causal,
@@ -205,7 +203,7 @@ def _options(
         "softcap": softcap,
         "deterministic": deterministic or torch.are_deterministic_algorithms_enabled(),
         "checked": checked,
-        "backend": _core.BACKEND_AUTO if backend is None else _BACKENDS[backend],
+        "backend": _core.BACKEND_AUTO if backend is None else BACKEND_NUMBERS[backend],
         "num_threads": num_threads or 0,
         "sm_margin": sm_margin,
     }

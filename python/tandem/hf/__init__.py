@@ -1,0 +1,134 @@
+"""Tandem for Hugging Face transformers: attention implementation "tandem".
+
+    import tandem.hf
+    tandem.hf.register()
+    model = AutoModel.from_pretrained(path, attn_implementation="tandem")
+
+Causal, bidirectional, sliding-window, chunked and packed masks and padding on either side become row intervals: no
+(q_length, kv_length) mask is stored, nothing is unpadded, and no call waits for a GPU. Grouped heads are not repeated;
+soft caps and sinks are supported. What attention in Tandem cannot express is refused in words, never ignored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.utils import logging
+
+from tandem.errors import UnsupportedError
+from tandem.hf._intervals import forget_changed_functions, from_dense_mask, interval_mask, is_interval_mask
+from tandem.torch import attention, attention_varlen
+
+__all__ = ["attention_forward", "call_count", "interval_mask", "register", "reset_call_count"]
+
+_logger = logging.get_logger("transformers.tandem")
+
+# What layers of some models pass that changes the result and has no counterpart in Tandem.
+_REFUSED = ("position_bias", "indices", "block_indices", "block_table")
+
+_calls: Counter[Any] = Counter()
+
+
+def register(name: str = "tandem") -> None:
+    """Makes ``attn_implementation=name`` known to transformers, for models loaded before and after. Idempotent."""
+    forget_changed_functions()
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, interval_mask)
+
+
+def call_count(layer: int | None = None) -> int:
+    """Attention calls since the last reset, of one layer (the module's ``layer_idx``) or of all. Compiled code, which
+    does not come by here, is not counted."""
+    return _calls.total() if layer is None else _calls[layer]
+
+
+def reset_call_count() -> None:
+    _calls.clear()
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention function of "tandem", with the arguments of transformers' own.
+
+    Args:
+        query: (batch, heads, q_length, headdim), key and value: (batch, kv_heads, kv_length, headdim).
+        attention_mask: an interval mask; or a 4-D boolean or additive one, if it hides all but one interval per row;
+            or None: causal if the module is, with the keys' end aligned to the rows' end.
+        s_aux: one sink logit per head.
+        cu_seq_lens_q, cu_seq_lens_k: offsets of packed sequences (batch 1), used if there is no mask.
+
+    Returns:
+        (batch, q_length, heads, headdim), and None for the weights, which are never computed.
+    """
+    _refuse_what_would_be_ignored(dropout, kwargs)
+    if not torch.compiler.is_compiling():
+        _calls[getattr(module, "layer_idx", None)] += 1
+
+    options: dict[str, Any] = {"softmax_scale": scaling, "softcap": softcap or 0.0}
+    if s_aux is not None:
+        options["sink"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+    if attention_mask is not None:
+        options["lo"], options["hi"] = _intervals(attention_mask, q_length=q.shape[1], kv_length=k.shape[1])
+    else:
+        causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+        options["causal"] = causal
+        options["window"] = _window(sliding_window, causal, max(q.shape[1], k.shape[1]))
+        if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
+            out = attention_varlen(*(t.squeeze(0) for t in (q, k, v)), cu_seq_lens_q, cu_seq_lens_k, **options)
+            return out.unsqueeze(0), None
+    return attention(q, k, v, **options), None
+
+
+def _refuse_what_would_be_ignored(dropout: float, kwargs: dict[str, Any]) -> None:
+    if dropout > 0:
+        raise UnsupportedError(
+            f"attention dropout is {dropout}, which attn_implementation='tandem' does not have; set the attention "
+            "dropout of the model's config to 0 (or call model.eval() if you do not train)"
+        )
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise UnsupportedError(
+                f"this model passes {name} to its attention, which attn_implementation='tandem' does not support; "
+                "use 'sdpa' or 'eager'"
+            )
+    if kwargs.get("output_attentions", False):
+        _logger.warning_once(
+            "`tandem` attention does not support `output_attentions=True`."
+            " Please set your attention to `eager` if you want any of these features."
+        )
+
+
+def _intervals(mask: Tensor, q_length: int, kv_length: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(mask, Tensor):
+        raise UnsupportedError(f"the attention mask is a {type(mask).__name__}; it must be a tensor or None")
+    lo, hi = mask.unbind(-1) if is_interval_mask(mask) else from_dense_mask(mask, kv_length)
+    return tuple(bound.to(torch.int32).expand(-1, -1, q_length) for bound in (lo, hi))  # a mask may serve all rows
+
+
+def _window(sliding_window: int | None, causal: bool, length: int) -> tuple[int, int]:
+    if sliding_window is None or length <= sliding_window:
+        return (-1, -1)
+    if not causal:
+        # Models differ in whether this counts the row's own key; their masks, where they make one, say it exactly.
+        raise UnsupportedError("a bidirectional sliding window needs the model to pass its attention mask")
+    return (sliding_window - 1, 0)
