@@ -1,0 +1,168 @@
+#include "compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <sstream>
+
+#include "dense_attention.h"
+#include "float_types.h"
+#include "runner.h"
+
+namespace tandem::optest {
+namespace {
+
+double max_error(const std::vector<double>& a, const std::vector<double>& b) {
+  double error = 0;
+  for (size_t n = 0; n < a.size(); ++n) {
+    if (!std::isnan(a[n]) && !std::isnan(b[n]) && a[n] != b[n]) error = std::max(error, std::fabs(a[n] - b[n]));
+  }
+  return error;
+}
+
+double largest(const std::vector<double>& values) {
+  double result = 0;
+  for (double value : values) {
+    if (std::isfinite(value)) result = std::max(result, std::fabs(value));
+  }
+  return result;
+}
+
+// Plain attention's errors. A tensor of few elements may owe a small error to luck, S, P and O erring in opposite
+// directions, so each rounding is also taken by itself.
+struct PlainErrors {
+  double out = 0, dq = 0, dk = 0, dv = 0, dsink = 0;
+
+  void include(const Results& plain, const Results& oracle) {
+    out = std::max(out, max_error(plain.out, oracle.out));
+    dq = std::max(dq, max_error(plain.dq, oracle.dq));
+    dk = std::max(dk, max_error(plain.dk, oracle.dk));
+    dv = std::max(dv, max_error(plain.dv, oracle.dv));
+    dsink = std::max(dsink, max_error(plain.dsink, oracle.dsink));
+  }
+};
+
+Results plain_attention(const Problem& problem, const Inputs& inputs, bool gradients, const Rounding& rounding) {
+  return problem.dtype == TANDEM_FP64 ? dense_attention<double>(problem, inputs, gradients, rounding)
+                                      : dense_attention<float>(problem, inputs, gradients, rounding);
+}
+
+PlainErrors plain_errors(const Problem& problem, const Inputs& inputs, bool gradients, const Results& oracle) {
+  const int32_t type = problem.dtype;
+  PlainErrors errors;
+  errors.include(plain_attention(problem, inputs, gradients, {type, type, type}), oracle);
+  if (type == TANDEM_FP16 || type == TANDEM_BF16) {
+    errors.include(plain_attention(problem, inputs, gradients, {type, 0, 0}), oracle);
+    errors.include(plain_attention(problem, inputs, gradients, {0, type, 0}), oracle);
+    errors.include(plain_attention(problem, inputs, gradients, {0, 0, type}), oracle);
+  }
+  return errors;
+}
+
+std::string compare_tensor(const char* name, const std::vector<double>& got, const std::vector<double>& expected,
+                           int32_t dtype, double plain_error) {
+  const double bound = 2 * plain_error + 2 * ulp(dtype, largest(expected));
+  std::ostringstream text;
+  text.precision(9);
+  if (got.size() != expected.size()) {
+    text << name << " has " << got.size() << " values, not " << expected.size();
+    return text.str();
+  }
+  for (size_t n = 0; n < got.size(); ++n) {
+    if (std::isnan(expected[n]) ? std::isnan(got[n]) : std::fabs(got[n] - expected[n]) <= bound) continue;
+    text << name << "[" << n << "] is " << got[n] << ", the oracle says " << expected[n] << "; allowed error " << bound
+         << " (plain attention's is " << plain_error << ")";
+    return text.str();
+  }
+  return "";
+}
+
+std::string compare_lse(const std::vector<double>& got, const std::vector<double>& expected) {
+  for (size_t n = 0; n < got.size(); ++n) {
+    const double want = expected[n];
+    const bool equal = got[n] == want || (std::isnan(want) && std::isnan(got[n]));
+    if (equal || std::fabs(got[n] - want) <= 1e-5 * std::max(1.0, std::fabs(want))) continue;
+    std::ostringstream text;
+    text.precision(9);
+    text << "lse[" << n << "] is " << got[n] << ", the oracle says " << want;
+    return text.str();
+  }
+  return "";
+}
+
+// Rows that belong to no sequence are exactly 0 (LSE -inf), as are rows that see no key: the oracle holds an exact 0
+// there, and so must we. Elsewhere an exact 0 of the oracle may come out as a rounding error.
+std::string compare_exact_zeros(const Problem& problem, const Results& results) {
+  std::vector<bool> q_live(static_cast<size_t>(problem.rows_q() * problem.nheads_q));
+  std::vector<bool> k_live(static_cast<size_t>(problem.rows_k() * problem.nheads_k));
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const Span span = problem.span(b);
+    for (int64_t h = 0; h < problem.nheads_q; ++h) {
+      const int64_t h_k = h / (problem.nheads_q / problem.nheads_k);
+      for (int64_t i = 0; i < span.q_len; ++i) {
+        for (int64_t j = 0; j < span.k_len; ++j) {
+          if (!visible(problem, b, h, i, j)) continue;
+          q_live[static_cast<size_t>((span.q_begin + i) * problem.nheads_q + h)] = true;
+          k_live[static_cast<size_t>((span.k_begin + j) * problem.nheads_k + h_k)] = true;
+        }
+      }
+    }
+  }
+  const auto check = [](const char* name, const std::vector<double>& values, const std::vector<bool>& live,
+                        int64_t columns) -> std::string {
+    for (size_t n = 0; n < values.size(); ++n) {
+      if (live[n / static_cast<size_t>(columns)] || values[n] == 0) continue;
+      return std::string(name) + "[" + std::to_string(n) + "] of a row that takes part in nothing is " +
+             std::to_string(values[n]) + ", not 0";
+    }
+    return "";
+  };
+  std::string fault = check("out", results.out, q_live, problem.headdim_v);
+  if (fault.empty()) fault = check("dq", results.dq, q_live, problem.headdim);
+  if (fault.empty()) fault = check("dk", results.dk, k_live, problem.headdim);
+  if (fault.empty()) fault = check("dv", results.dv, k_live, problem.headdim_v);
+  return fault;
+}
+
+}  // namespace
+
+std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, const Results& results,
+                                const Results& oracle) {
+  const bool gradients = !oracle.dq.empty() || !oracle.dk.empty();
+  const PlainErrors plain = plain_errors(problem, inputs, gradients, oracle);
+  std::string fault = compare_exact_zeros(problem, results);
+  if (fault.empty()) fault = compare_tensor("out", results.out, oracle.out, problem.out_dtype, plain.out);
+  if (fault.empty()) fault = compare_lse(results.lse, oracle.lse);
+  if (!gradients) return fault;
+  if (fault.empty()) fault = compare_tensor("dq", results.dq, oracle.dq, problem.dtype, plain.dq);
+  if (fault.empty()) fault = compare_tensor("dk", results.dk, oracle.dk, problem.dtype, plain.dk);
+  if (fault.empty()) fault = compare_tensor("dv", results.dv, oracle.dv, problem.dtype, plain.dv);
+  if (fault.empty()) fault = compare_tensor("dsink", results.dsink, oracle.dsink, problem.lse_dtype, plain.dsink);
+  return fault;
+}
+
+Results oracle_for(int32_t backend, const Problem& problem, const Inputs& inputs, bool gradients) {
+  if (problem.dtype == TANDEM_FP64) return dense_attention<long double>(problem, inputs, gradients);
+  if (backend == TANDEM_BACKEND_REFERENCE) return dense_attention<double>(problem, inputs, gradients);
+  const Problem exact = in_double(problem);
+  return gradients ? run_both(exact, inputs, TANDEM_BACKEND_REFERENCE)
+                   : run_forward(exact, inputs, TANDEM_BACKEND_REFERENCE);
+}
+
+std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend) {
+  try {
+    Problem with_lse = problem;
+    with_lse.with_lse = true;
+    Runner runner(with_lse, inputs, backend);
+    const auto failed = [](const char* call) { return std::string(call) + ": " + tandem_last_error(); };
+    if (runner.forward() != TANDEM_OK) return failed("forward");
+    if (runner.backward() != TANDEM_OK) return failed("backward");
+    if (!runner.damage().empty()) return runner.damage();
+    return compare_with_oracle(with_lse, runner.inputs(), runner.results(),
+                               oracle_for(backend, with_lse, runner.inputs(), true));
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace tandem::optest

@@ -1,0 +1,202 @@
+#include "dense_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "float_types.h"
+
+namespace tandem::optest {
+namespace {
+
+template <typename Real>
+Real rounded(int32_t dtype, Real value) {
+  return dtype == TANDEM_DTYPE_NONE ? value : static_cast<Real>(round_to(dtype, static_cast<double>(value)));
+}
+
+// One head of one sequence. Matrices are (q_len, k_len).
+template <typename Real>
+class Head {
+ public:
+  using Matrix = std::vector<Real>;
+
+  Head(const Problem& problem, const Inputs& inputs, const Rounding& rounding, int64_t b, int64_t h)
+      : problem_(problem), inputs_(inputs), rounding_(rounding), b_(b), h_(h), span_(problem.span(b)) {
+    const size_t size = static_cast<size_t>(span_.q_len * span_.k_len);
+    mask_.resize(size);
+    scores_.resize(size);
+    p_.resize(size);
+    out_.resize(static_cast<size_t>(span_.q_len * problem.headdim_v));
+    for (int64_t i = 0; i < span_.q_len; ++i) {
+      for (int64_t j = 0; j < span_.k_len; ++j) mask_[at(i, j)] = visible(problem, b, h, i, j);
+    }
+  }
+
+  void forward(Results& results) {
+    for (int64_t i = 0; i < span_.q_len; ++i) {
+      compute_scores(i);
+      const Real lse = softmax(i);
+      results.lse[static_cast<size_t>(problem_.lse_index(b_, h_, i))] = static_cast<double>(lse);
+      Real* out = &out_[static_cast<size_t>(i * problem_.headdim_v)];
+      for (int64_t j = 0; j < span_.k_len; ++j) {
+        if (mask_[at(i, j)]) add_scaled(out, p_[at(i, j)], &inputs_.v[v_index(j)], problem_.headdim_v);
+      }
+      for (int64_t c = 0; c < problem_.headdim_v; ++c) {
+        out[c] = rounded(rounding_.out, out[c]);
+        results.out[out_index(i) + static_cast<size_t>(c)] = static_cast<double>(out[c]);
+      }
+    }
+  }
+
+  // dV = P^T dO; dP = dO V^T; dS = P (dP - delta), times the slope of the cap; dQ = scale dS K; dK = scale dS^T Q.
+  void backward(Results& results) const {
+    Matrix dk(static_cast<size_t>(span_.k_len * problem_.headdim));
+    Matrix dv(static_cast<size_t>(span_.k_len * problem_.headdim_v));
+    for (int64_t i = 0; i < span_.q_len; ++i) {
+      const double lse = results.lse[static_cast<size_t>(problem_.lse_index(b_, h_, i))];
+      if (lse == -std::numeric_limits<double>::infinity()) continue;
+      const Real delta = delta_of(i, lse);
+      Matrix dq(static_cast<size_t>(problem_.headdim));
+      for (int64_t j = 0; j < span_.k_len; ++j) {
+        if (!mask_[at(i, j)]) continue;
+        const Real ds = score_gradient(i, j, delta);
+        add_scaled(dq.data(), ds, &inputs_.k[k_index(j)], problem_.headdim);
+        add_scaled(&dk[static_cast<size_t>(j * problem_.headdim)], ds, &inputs_.q[q_index(i)], problem_.headdim);
+        add_scaled(&dv[static_cast<size_t>(j * problem_.headdim_v)], p_[at(i, j)], &inputs_.dout[out_index(i)],
+                   problem_.headdim_v);
+      }
+      for (size_t c = 0; c < dq.size(); ++c) results.dq[q_index(i) + c] = static_cast<double>(dq[c]);
+      if (problem_.sink.empty()) continue;
+      const double p_sink = std::exp(problem_.sink[static_cast<size_t>(h_)] - lse);
+      results.dsink[static_cast<size_t>(h_)] -= p_sink * static_cast<double>(delta);
+    }
+    for (int64_t j = 0; j < span_.k_len; ++j) {  // the heads of a group share their key head
+      for (int64_t c = 0; c < problem_.headdim; ++c) {
+        results.dk[k_index(j) + static_cast<size_t>(c)] +=
+            static_cast<double>(dk[static_cast<size_t>(j * problem_.headdim + c)]);
+      }
+      for (int64_t c = 0; c < problem_.headdim_v; ++c) {
+        results.dv[v_index(j) + static_cast<size_t>(c)] +=
+            static_cast<double>(dv[static_cast<size_t>(j * problem_.headdim_v + c)]);
+      }
+    }
+  }
+
+ private:
+  size_t at(int64_t i, int64_t j) const { return static_cast<size_t>(i * span_.k_len + j); }
+  int64_t head_k() const { return h_ / (problem_.nheads_q / problem_.nheads_k); }
+  size_t q_index(int64_t i) const {
+    return static_cast<size_t>(((span_.q_begin + i) * problem_.nheads_q + h_) * problem_.headdim);
+  }
+  size_t out_index(int64_t i) const {
+    return static_cast<size_t>(((span_.q_begin + i) * problem_.nheads_q + h_) * problem_.headdim_v);
+  }
+  size_t k_index(int64_t j) const {
+    return static_cast<size_t>(((span_.k_begin + j) * problem_.nheads_k + head_k()) * problem_.headdim);
+  }
+  size_t v_index(int64_t j) const {
+    return static_cast<size_t>(((span_.k_begin + j) * problem_.nheads_k + head_k()) * problem_.headdim_v);
+  }
+
+  template <typename A>
+  static void add_dot(Real& sum, const A* a, const double* b, int64_t length) {
+    for (int64_t c = 0; c < length; ++c) sum += static_cast<Real>(a[c]) * static_cast<Real>(b[c]);
+  }
+
+  static void add_scaled(Real* sum, Real factor, const double* row, int64_t length) {
+    for (int64_t c = 0; c < length; ++c) sum[c] += factor * static_cast<Real>(row[c]);
+  }
+
+  void compute_scores(int64_t i) {
+    const Real cap = static_cast<Real>(problem_.softcap);
+    for (int64_t j = 0; j < span_.k_len; ++j) {
+      if (!mask_[at(i, j)]) continue;
+      Real dot = 0;
+      add_dot(dot, &inputs_.q[q_index(i)], &inputs_.k[k_index(j)], problem_.headdim);
+      const Real s = rounded(rounding_.scores, static_cast<Real>(problem_.scale()) * dot);
+      scores_[at(i, j)] = cap > 0 ? cap * std::tanh(s / cap) : s;
+    }
+  }
+
+  // Fills the row of P and returns its LSE.
+  Real softmax(int64_t i) {
+    const Real infinity = std::numeric_limits<Real>::infinity();
+    const Real sink = problem_.sink.empty() ? -infinity : static_cast<Real>(problem_.sink[static_cast<size_t>(h_)]);
+    Real largest = sink;
+    bool empty = true;
+    for (int64_t j = 0; j < span_.k_len; ++j) {
+      if (!mask_[at(i, j)]) continue;
+      largest = std::fmax(largest, scores_[at(i, j)]);
+      empty = false;
+    }
+    if (empty) return sink;
+    Real sum = std::exp(sink - largest);
+    for (int64_t j = 0; j < span_.k_len; ++j) {
+      if (mask_[at(i, j)]) sum += std::exp(scores_[at(i, j)] - largest);
+    }
+    for (int64_t j = 0; j < span_.k_len; ++j) {
+      if (mask_[at(i, j)]) p_[at(i, j)] = rounded(rounding_.probabilities, std::exp(scores_[at(i, j)] - largest) / sum);
+    }
+    return largest + std::log(sum);
+  }
+
+  Real delta_of(int64_t i, double lse) const {
+    const Real* out = &out_[static_cast<size_t>(i * problem_.headdim_v)];
+    Real delta = 0;
+    add_dot(delta, out, &inputs_.dout[out_index(i)], problem_.headdim_v);
+    if (!problem_.with_dlse || !std::isfinite(lse)) return delta;
+    return delta - static_cast<Real>(inputs_.dlse[static_cast<size_t>(problem_.lse_index(b_, h_, i))]);
+  }
+
+  // dS times the scale.
+  Real score_gradient(int64_t i, int64_t j, Real delta) const {
+    Real dp = 0;
+    add_dot(dp, &inputs_.dout[out_index(i)], &inputs_.v[v_index(j)], problem_.headdim_v);
+    Real ds = p_[at(i, j)] * (dp - delta);
+    if (problem_.softcap > 0) {
+      const Real ratio = scores_[at(i, j)] / static_cast<Real>(problem_.softcap);
+      ds *= 1 - ratio * ratio;
+    }
+    return ds * static_cast<Real>(problem_.scale());
+  }
+
+  const Problem& problem_;
+  const Inputs& inputs_;
+  const Rounding& rounding_;
+  int64_t b_;
+  int64_t h_;
+  Span span_;
+  std::vector<char> mask_;
+  Matrix scores_;
+  Matrix p_;
+  Matrix out_;  // (q_len, headdim_v)
+};
+
+}  // namespace
+
+template <typename Real>
+Results dense_attention(const Problem& problem, const Inputs& inputs, bool gradients, const Rounding& rounding) {
+  Results results;
+  results.out.assign(inputs.dout.size(), 0);
+  results.lse.assign(inputs.dlse.size(), -std::numeric_limits<double>::infinity());
+  if (gradients) {
+    results.dq.assign(inputs.q.size(), 0);
+    results.dk.assign(inputs.k.size(), 0);
+    results.dv.assign(inputs.v.size(), 0);
+    results.dsink.assign(problem.sink.size(), 0);
+  }
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    for (int64_t h = 0; h < problem.nheads_q; ++h) {
+      Head<Real> head(problem, inputs, rounding, b, h);
+      head.forward(results);
+      if (gradients) head.backward(results);
+    }
+  }
+  return results;
+}
+
+template Results dense_attention<float>(const Problem&, const Inputs&, bool, const Rounding&);
+template Results dense_attention<double>(const Problem&, const Inputs&, bool, const Rounding&);
+template Results dense_attention<long double>(const Problem&, const Inputs&, bool, const Rounding&);
+
+}  // namespace tandem::optest

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "problem.h"
+
+// Attention from the textbook, with the mask as an explicit boolean matrix and the softmax over whole rows: the tests'
+// own oracle, and, with rounding, the "plain" attention whose error the contract's tolerance is made of [16].
+namespace tandem::optest {
+
+// Element types that S, P and O are rounded to; TANDEM_DTYPE_NONE leaves them as they are.
+struct Rounding {
+  int32_t scores = TANDEM_DTYPE_NONE;
+  int32_t probabilities = TANDEM_DTYPE_NONE;
+  int32_t out = TANDEM_DTYPE_NONE;
+};
+
+// Forward, and with `gradients` backward too, computed in Real (float, double or long double).
+template <typename Real>
+Results dense_attention(const Problem& problem, const Inputs& inputs, bool gradients, const Rounding& rounding = {});
+
+extern template Results dense_attention<float>(const Problem&, const Inputs&, bool, const Rounding&);
+extern template Results dense_attention<double>(const Problem&, const Inputs&, bool, const Rounding&);
+extern template Results dense_attention<long double>(const Problem&, const Inputs&, bool, const Rounding&);
+
+}  // namespace tandem::optest
