@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -72,8 +73,9 @@ def operand(
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be ignored; pass its data and seqused, lo or hi")
     if isinstance(value, np.ndarray):
-        _require_dtype(name, value.dtype.name, allowed)
-        return _host_operand(name, value, DTYPE_NUMBERS[value.dtype.name], contiguous, writable)
+        found = _dtype_name(value.dtype)
+        _require_dtype(name, found, allowed)
+        return _host_operand(name, value, DTYPE_NUMBERS[found], contiguous, writable)
     if isinstance(value, Array):
         return _dlpack_operand(name, value, allowed, contiguous, writable)
     raise TypeError(f"{name} must be a NumPy array or an object with __dlpack__, not {type(value).__name__}")
@@ -145,6 +147,11 @@ def partials(name: str, values: object, allowed: tuple[str, ...]) -> Operand:
                 f"{name}[{index}] is {_describe(part)} but {name}[0] is {_describe(parts[0])}; all must be alike"
             )
     return _host_operand(name, np.stack([part.owner for part in parts]), parts[0].dtype, False, False)
+
+
+@functools.cache  # dtype.name is computed anew on every access, in Python
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name
 
 
 def _describe(value: Operand) -> str:

@@ -143,32 +143,51 @@ def _backward_fake(
     return _empty_gradients(q, k, v, sink)
 
 
-# ---------------------------------------------------------------------------------------------------------- derivatives
+# ----------------------------------------------------------------------------------------------------------- derivative
 
 
-def _save(ctx: Any, inputs: tuple[Tensor | None, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-    ctx.save_for_backward(*output, *inputs)
-    ctx.options = {name: value for name, value in keyword_only_inputs.items() if name != "needs_grad"}
-    ctx.set_materialize_grads(False)  # None tells an unused lse from one whose gradient is 0
+class _Attention(torch.autograd.Function):
+    """PERF: torch.library.register_autograd does the same, but goes through the schema's twenty arguments in Python,
+    which takes longer than the rest of a small call."""
 
+    @staticmethod
+    def forward(ctx: Any, forward_op: Any, backward_op: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            out, lse = forward_op(*inputs, **options)
+        ctx.save_for_backward(out, lse, *inputs)
+        ctx.backward_op = backward_op
+        ctx.options = {name: value for name, value in options.items() if name != "needs_grad"}
+        ctx.set_materialize_grads(False)  # None tells an unused lse from one whose gradient is 0
+        return out, lse
 
-def _derivative(backward_op: Any) -> Any:
-    def derivative(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         out, lse, *inputs = ctx.saved_tensors
         if dout is None:
             dout = torch.zeros_like(out)
-        dq, dk, dv, dsink = backward_op(dout, dlse, out, lse, *inputs, **ctx.options)
+        dq, dk, dv, dsink = ctx.backward_op(dout, dlse, out, lse, *inputs, **ctx.options)
         sink = inputs[3]
-        return dq, dk, dv, None if sink is None else dsink, *(None for _ in inputs[4:])
-
-    return derivative
+        return None, None, None, dq, dk, dv, None if sink is None else dsink, *(None for _ in inputs[4:])
 
 
-def _no_second_derivative(ctx: Any, *gradients: Tensor | None) -> None:
-    raise RuntimeError(
-        "tandem.torch.attention has no second derivative: its backward cannot be differentiated again "
-        "(create_graph=True); use torch.nn.functional.scaled_dot_product_attention with the math backend for that"
-    )
+class _Gradients(torch.autograd.Function):
+    """The backward itself, which cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, backward_op: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return backward_op(*inputs, **options)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        raise RuntimeError(
+            "tandem.torch.attention has no second derivative: its backward cannot be differentiated (create_graph=True)"
+            "; torch.nn.functional.scaled_dot_product_attention with its math backend has one"
+        )
+
+
+def _tracked(tensors: tuple[Tensor | None, ...]) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 # -------------------------------------------------------------------------------------------------------- registration
@@ -183,9 +202,7 @@ def _define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
 
 
 def _define_attention(name: str, inputs: str, options: str) -> Any:
-    forward_op = _define(
-        name, f"({inputs}, *, {options}, bool needs_grad) -> (Tensor, Tensor)", _forward, _forward_fake
-    )
+    forward_op = _define(name, f"({inputs}, *, {options}, bool needs_grad) -> (Tensor, Tensor)", _forward, _forward_fake)
     backward_op = _define(
         f"{name}_backward",
         f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, {inputs}, *, {options}) "
@@ -193,8 +210,21 @@ def _define_attention(name: str, inputs: str, options: str) -> Any:
         _backward,
         _backward_fake,
     )
-    torch.library.register_autograd(forward_op, _derivative(backward_op), setup_context=_save, lib=_library)
-    torch.library.register_autograd(backward_op, _no_second_derivative, lib=_library)
+
+    def forward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
+        if _tracked(tensors):
+            return _Attention.apply(forward_op, backward_op, options, *tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            return forward_op(*tensors, **options)
+
+    def backward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
+        if _tracked(tensors):
+            return _Gradients.apply(backward_op, options, *tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            return backward_op(*tensors, **options)
+
+    _library.impl(name, forward_autograd, "Autograd")
+    _library.impl(f"{name}_backward", backward_autograd, "Autograd")
     return forward_op
 
 

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Derandomised: the same examples on every run; a failure prints its arguments and the @reproduce_failure line.
+settings.register_profile(
+    "tandem",
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    max_examples=int(os.environ.get("TANDEM_HYPOTHESIS_EXAMPLES", "200")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("tandem")
+
+CPU_BACKENDS = ("reference", "tiled")
+
+
+@pytest.fixture(params=CPU_BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers that depend on the test's name alone: running that one test reproduces them."""
+    return np.random.default_rng(np.frombuffer(request.node.nodeid.encode(), np.uint8))
