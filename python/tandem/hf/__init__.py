@@ -22,6 +22,7 @@ from transformers.utils import logging
 from tandem.errors import UnsupportedError
 from tandem.hf._intervals import forget_changed_functions, from_dense_mask, interval_mask, is_interval_mask
 from tandem.torch import attention, attention_varlen
+from tandem.torch._typing import AttentionOptions
 
 __all__ = ["attention_forward", "call_count", "interval_mask", "register", "reset_call_count"]
 
@@ -82,7 +83,7 @@ def attention_forward(
     if not torch.compiler.is_compiling():
         _calls[getattr(module, "layer_idx", None)] += 1
 
-    options: dict[str, Any] = {"softmax_scale": scaling, "softcap": softcap or 0.0}
+    options: AttentionOptions = {"softmax_scale": scaling, "softcap": softcap or 0.0}
     if s_aux is not None:
         options["sink"] = s_aux.to(torch.float64 if query.dtype == torch.float64 else torch.float32)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -94,8 +95,8 @@ def attention_forward(
         options["causal"] = causal
         options["window"] = _window(sliding_window, causal, max(q.shape[1], k.shape[1]))
         if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
-            out = attention_varlen(*(t.squeeze(0) for t in (q, k, v)), cu_seq_lens_q, cu_seq_lens_k, **options)
-            return out.unsqueeze(0), None
+            q, k, v = q.squeeze(0), k.squeeze(0), v.squeeze(0)
+            return attention_varlen(q, k, v, cu_seq_lens_q, cu_seq_lens_k, **options).unsqueeze(0), None
     return attention(q, k, v, **options), None
 
 
@@ -122,7 +123,9 @@ def _intervals(mask: Tensor, q_length: int, kv_length: int) -> tuple[Tensor, Ten
     if not isinstance(mask, Tensor):
         raise UnsupportedError(f"the attention mask is a {type(mask).__name__}; it must be a tensor or None")
     lo, hi = mask.unbind(-1) if is_interval_mask(mask) else from_dense_mask(mask, kv_length)
-    return tuple(bound.to(torch.int32).expand(-1, -1, q_length) for bound in (lo, hi))  # a mask may serve all rows
+    if lo.shape[-1] != q_length:  # one row of the mask serves all
+        lo, hi = lo.expand(-1, -1, q_length), hi.expand(-1, -1, q_length)
+    return lo.to(torch.int32), hi.to(torch.int32)
 
 
 def _window(sliding_window: int | None, causal: bool, length: int) -> tuple[int, int]:

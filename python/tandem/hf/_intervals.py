@@ -5,6 +5,7 @@ that the layer gets. transformers hands masks with four axes through as they are
 through checkpointing, compilation and ``generate``; its type tells it from masks of booleans and of floats.
 """
 
+# mypy: untyped-calls-exclude=torch
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import masking_utils
+from transformers.utils.import_utils import is_tracing
 
 from tandem.errors import UnsupportedError
 
@@ -35,7 +37,7 @@ def is_interval_mask(mask: Tensor) -> bool:
 
 def require(condition: Tensor, message: str) -> None:
     """Raises unless all of the condition holds. On CUDA and in compiled code it fails later, but never synchronizes."""
-    if condition.device.type == "cpu" and not masking_utils.is_tracing(condition):
+    if condition.device.type == "cpu" and not is_tracing(condition):
         if not condition.all():
             raise UnsupportedError(message)
     else:
@@ -52,7 +54,7 @@ def from_visible(visible: Tensor) -> Interval:
 
 
 def from_dense_mask(mask: Tensor, kv_length: int) -> Interval:
-    """lo and hi (batch or 1, heads or 1, q_length) of a boolean or additive mask (..., q_length, at least kv_length)."""
+    """lo and hi (batch, heads, q_length) of a boolean or additive mask (batch, heads, q_length, at least kv_length)."""
     if mask.ndim != 4 or mask.shape[-1] < kv_length:
         raise UnsupportedError(
             f"the attention mask has shape {tuple(mask.shape)}; attn_implementation='tandem' takes 2-D padding masks "
@@ -126,7 +128,7 @@ def _padding(attention_mask: Tensor | None, kv_length: int, kv_offset: int) -> T
     if padding is None:
         return None
     padding = padding[:, kv_offset : kv_offset + kv_length].bool()
-    if padding.device.type == "cpu" and not masking_utils.is_tracing(padding) and padding.all():
+    if padding.device.type == "cpu" and not is_tracing(padding) and padding.all():
         return None
     return padding
 
@@ -142,23 +144,29 @@ def _search(
     device: torch.device | str,
 ) -> Interval:
     """lo and hi (batch, q_length) of a mask function that nothing is known about, by asking it for every pair."""
-    block = q_length if masking_utils.is_tracing() else max(1, _SEARCH_ELEMENTS // max(1, batch_size * kv_length))
+    block = q_length if is_tracing() else max(1, _SEARCH_ELEMENTS // max(1, batch_size * kv_length))
     intervals = []
     for start in range(0, q_length, max(1, block)):
-        visible = masking_utils.sdpa_mask(
+        visible = _visible(
+            mask_function,
             batch_size=batch_size,
             q_length=min(block, q_length - start),
             kv_length=kv_length,
             q_offset=q_offset + start,
             kv_offset=kv_offset,
-            mask_function=mask_function,
-            allow_is_causal_skip=False,
             use_vmap=use_vmap,
             device=device,
         )
-        intervals.append(from_visible(visible[:, 0]))
+        intervals.append(from_visible(visible))
     lo, hi = zip(*intervals, strict=True)
     return torch.cat(lo, dim=-1), torch.cat(hi, dim=-1)
+
+
+def _visible(mask_function: MaskFunction, **arguments: Any) -> Tensor:
+    """The booleans (batch, q_length, kv_length) of a mask function."""
+    mask = masking_utils.sdpa_mask(mask_function=mask_function, allow_is_causal_skip=False, **arguments)
+    assert mask is not None  # skipping it is not allowed
+    return mask[:, 0]
 
 
 # ---------------------------------------------------------------------------------------------- known mask functions
@@ -169,7 +177,7 @@ def _search(
 Constraint = partial[tuple[Tensor | None, Tensor | None]]
 
 
-def _causal(rows: Tensor) -> tuple[None, Tensor]:
+def _causal(rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
     return None, rows + 1
 
 
@@ -219,7 +227,7 @@ def _constraints(mask_function: MaskFunction) -> list[Constraint] | None:
         return [_CAUSAL]
     if mask_function is masking_utils.bidirectional_mask_function:
         return []
-    if masking_utils.is_tracing():
+    if is_tracing():
         return None  # closures are out of reach there; the search becomes one fused loop, its booleans never stored
     if mask_function.__code__ is not _AND:
         constraint = _KNOWN.get(mask_function.__code__)
@@ -264,6 +272,5 @@ def forget_changed_functions() -> None:
         lo, hi = constraint(rows, **_variables(example))
         visible = rows >= (torch.zeros_like(rows) if lo is None else lo).reshape(-1, length, 1)
         visible &= rows < (torch.full_like(rows, length) if hi is None else hi).reshape(-1, length, 1)
-        expected = masking_utils.sdpa_mask(1, length, length, mask_function=example, allow_is_causal_skip=False)
-        if torch.equal(visible, expected[:, 0]):
+        if torch.equal(visible, _visible(example, batch_size=1, q_length=length, kv_length=length)):
             _KNOWN[example.__code__] = constraint

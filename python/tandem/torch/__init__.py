@@ -11,7 +11,7 @@ own, and both share one pool of threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,6 +23,12 @@ from tandem.errors import InvalidArgumentError
 from tandem.torch import _ops
 from tandem.torch._run import FP8
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tandem._options import Alignment
+    from tandem.torch._typing import AttentionOptions, VarlenAttentionOptions
+
 __all__ = ["attention", "attention_varlen", "merge"]
 
 _ALIGNMENTS = {"bottom-right": False, "top-left": True}
@@ -30,6 +36,14 @@ _AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CUDA_HEADDIM_MULTIPLE = 8  # 16 bytes of a 16-bit type; 16 for fp8
 
 
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[False] = False, **options: Unpack[AttentionOptions]
+) -> Tensor: ...
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_lse: Literal[True], **options: Unpack[AttentionOptions]
+) -> tuple[Tensor, Tensor]: ...
 def attention(
     q: Tensor,
     k: Tensor,
@@ -45,7 +59,7 @@ def attention(
     hi: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
-    alignment: str = "bottom-right",
+    alignment: Alignment = "bottom-right",
     deterministic: bool = False,
     return_lse: bool = False,
     backend: str | None = None,
@@ -92,6 +106,28 @@ def attention(
     return _call(_ops.attention, q, k, v, others, options, return_lse)
 
 
+@overload
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[VarlenAttentionOptions],
+) -> Tensor: ...
+@overload
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[VarlenAttentionOptions],
+) -> tuple[Tensor, Tensor]: ...
 def attention_varlen(
     q: Tensor,
     k: Tensor,
@@ -111,7 +147,7 @@ def attention_varlen(
     hi: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
-    alignment: str = "bottom-right",
+    alignment: Alignment = "bottom-right",
     deterministic: bool = False,
     return_lse: bool = False,
     backend: str | None = None,
@@ -172,7 +208,8 @@ def merge(
     out_partial = outs if isinstance(outs, Tensor) else torch.stack(tuple(outs))
     lse_partial = lses if isinstance(lses, Tensor) else torch.stack(tuple(lses))
     _require_one_device("outs", out_partial, lses=lse_partial, sink=sink)
-    return _ops.merge(out_partial, lse_partial, sink, backend=_core.BACKEND_AUTO, num_threads=0)
+    out, lse = _ops.merge(out_partial, lse_partial, sink, backend=_core.BACKEND_AUTO, num_threads=0)
+    return out, lse
 
 
 def _options(
@@ -230,7 +267,11 @@ def _call(
     if q.is_cuda:
         q, k, v = _pad_headdims(q, k, v, options)
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, others["sink"]))
-    out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad)
+    if needs_grad or torch.compiler.is_compiling():
+        out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad)
+    else:
+        with torch._C._AutoDispatchBelowAutograd():  # PERF: spares a small call a third of its time
+            out, lse = op(q, k, v, **others, **options, needs_grad=False)
     if out.shape[-1] != headdim_v:
         out = out[..., :headdim_v]
     return (out, lse) if return_lse else out

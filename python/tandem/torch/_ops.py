@@ -4,6 +4,7 @@ Each attention op returns (out, lse), so that one op serves callers of either an
 differentiable and the other tensors are positional; options are keyword-only and named as in ``tandem._core``.
 """
 
+# mypy: untyped-calls-exclude=torch
 from __future__ import annotations
 
 from typing import Any
@@ -202,7 +203,9 @@ def _define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
 
 
 def _define_attention(name: str, inputs: str, options: str) -> Any:
-    forward_op = _define(name, f"({inputs}, *, {options}, bool needs_grad) -> (Tensor, Tensor)", _forward, _forward_fake)
+    forward_op = _define(
+        name, f"({inputs}, *, {options}, bool needs_grad) -> (Tensor, Tensor)", _forward, _forward_fake
+    )
     backward_op = _define(
         f"{name}_backward",
         f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, {inputs}, *, {options}) "
@@ -213,13 +216,13 @@ def _define_attention(name: str, inputs: str, options: str) -> Any:
 
     def forward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
         if _tracked(tensors):
-            return _Attention.apply(forward_op, backward_op, options, *tensors)
+            return _Attention.apply(forward_op, backward_op, options, *tensors)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():
             return forward_op(*tensors, **options)
 
     def backward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
         if _tracked(tensors):
-            return _Gradients.apply(backward_op, options, *tensors)
+            return _Gradients.apply(backward_op, options, *tensors)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():
             return backward_op(*tensors, **options)
 
