@@ -8,6 +8,7 @@ from tandem import _core
 from tandem._arrays import FLOATS, LSE_DTYPES, Array, operand, partials
 from tandem._call import DENSE_AXES, PACKED_AXES, Call, Result, backward, forward, merge_partials, read_call
 from tandem._options import BACKEND_NUMBERS, Alignment, AttentionOptions, VarlenAttentionOptions, read_options
+from tandem.errors import TandemError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -381,7 +382,8 @@ def info() -> dict[str, Any]:
     """What this installation can run.
 
     Returns:
-        ``version``; ``default``, the backend that a CPU call runs on; ``backends``, for each name a dict of
+        ``version``; ``default``, the backend that a CPU call runs on (None if the environment variable
+        TANDEM_BACKEND forces one that cannot); ``backends``, for each name a dict of
         ``available`` and ``description`` (what it runs on, or why it cannot).
     """
     backends: dict[str, Any] = {}
@@ -390,5 +392,8 @@ def info() -> dict[str, Any]:
         available, reason = _core.backend_available(backend, device)
         description = _core.backend_description(backend, device) if available else reason
         backends[name] = {"available": available, "description": description}
-    default = _core.backend_name(_core.backend_select(_core.BACKEND_AUTO, (_core.CPU, 0)))
+    try:
+        default = _core.backend_name(_core.backend_select(_core.BACKEND_AUTO, (_core.CPU, 0)))
+    except TandemError:
+        default = None
     return {"version": _core.version(), "default": default, "backends": backends}

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Problem:
-    """Inputs of one call. Dense: q (batch, seqlen_q, nheads_q, headdim). Packed: cu_seqlens are given, no batch axis."""
+    """Inputs of one call. Dense: q (batch, seqlen_q, nheads_q, headdim). Packed: with cu_seqlens and no batch axis."""
 
     q: Array
     k: Array
@@ -195,8 +195,12 @@ def _solve_head(
         result.dsink[head] += (all_probabilities[:, -1] * (d_lse - mean)).sum()
 
 
-def assert_close(name: str, ours: Array, exact: Array, plain: Array, dtype: Any) -> None:
-    """Contract 16: at most twice the error of plain attention in the type, plus two units in the last place."""
+def assert_close(name: str, ours: Array, exact: Array, plain: Array, dtype: Any, slack: float = 0.0) -> None:
+    """Contract 16: at most twice the error of plain attention in the type, plus two units in the last place.
+
+    `slack` adds that many units in the last place of 1: plain attention's error is a poor measure where there are so
+    few elements that it may be small by luck.
+    """
     assert ours.shape == exact.shape, f"{name}: {ours.shape} instead of {exact.shape}"
     if exact.size == 0:
         return
@@ -206,6 +210,7 @@ def assert_close(name: str, ours: Array, exact: Array, plain: Array, dtype: Any)
     allowed = 2 * np.abs(plain - exact).max() + 2 * unit_in_last_place(largest, dtype)
     if np.dtype(dtype) == np.float64:  # what is exact here has been computed in float64 too
         allowed = 1e-13 * max(1.0, largest)
+    allowed += slack * unit_in_last_place(1.0, dtype)
     error = np.abs(values - exact).max()
     assert error <= allowed, f"{name}: error {error:.3g}, allowed {allowed:.3g} at magnitude {largest:.3g}"
 

@@ -52,9 +52,7 @@ def packed_problem(
     rng: np.random.Generator, lengths: list[tuple[int, int]], heads: tuple[int, int], headdim: int, dtype: Any
 ) -> Problem:
     """Sequences of these (rows, keys), one after the other, with two spare rows at the end."""
-    cu_seqlens_q, cu_seqlens_k = (
-        np.cumsum([0, *(pair[side] for pair in lengths)], dtype=np.int32) for side in (0, 1)
-    )
+    cu_seqlens_q, cu_seqlens_k = (np.cumsum([0, *(pair[side] for pair in lengths)], dtype=np.int32) for side in (0, 1))
     total_q, total_k = int(cu_seqlens_q[-1]) + 2, int(cu_seqlens_k[-1]) + 2
     return Problem(
         random(rng, (total_q, heads[0], headdim), dtype),
