@@ -51,7 +51,7 @@ def inside(x: Array, width: int, offset_bytes: int) -> Array:
 
 @pytest.mark.parametrize("headdim", [64, 128])
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-def test_c48_slices_of_one_array(rng: np.random.Generator, backend: str, headdim: int, dtype: Any) -> None:
+def test_C48_slices_of_one_array(rng: np.random.Generator, backend: str, headdim: int, dtype: Any) -> None:
     together = rng.standard_normal((2, 9, 3, 4, headdim)).astype(dtype)
     q, k, v = together[:, :, 0], together[:, :, 1], together[:, :, 2]
     for x in (q, k, v):
@@ -60,7 +60,7 @@ def test_c48_slices_of_one_array(rng: np.random.Generator, backend: str, headdim
 
 
 @pytest.mark.parametrize("stride", [0, 2, 2**40])
-def test_c49_strides_of_an_axis_of_size_1_mean_nothing(rng: np.random.Generator, backend: str, stride: int) -> None:
+def test_C49_strides_of_an_axis_of_size_1_mean_nothing(rng: np.random.Generator, backend: str, stride: int) -> None:
     def odd(x: Array) -> Array:
         return np.lib.stride_tricks.as_strided(x, x.shape, (*x.strides[:2], stride * x.itemsize, x.itemsize))
 
@@ -70,19 +70,19 @@ def test_c49_strides_of_an_axis_of_size_1_mean_nothing(rng: np.random.Generator,
 
 @pytest.mark.parametrize("offset_bytes", [1, 2, 4])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_c50_bases_and_rows_off_the_grid(rng: np.random.Generator, backend: str, dtype: Any, offset_bytes: int) -> None:
+def test_C50_bases_and_rows_off_the_grid(rng: np.random.Generator, backend: str, dtype: Any, offset_bytes: int) -> None:
     q, k, v = (inside(x, 65, offset_bytes) for x in qkv(rng, 1, 6, 2, 64, dtype=dtype))
     assert_same_as_contiguous((q, k, v), backend)
 
 
-def test_c51_transposed_buffers(rng: np.random.Generator, backend: str) -> None:
+def test_C51_transposed_buffers(rng: np.random.Generator, backend: str) -> None:
     q, k, v = (x.transpose(0, 2, 1, 3) for x in qkv(rng, 1, 4, 62, 128, dtype=ml_dtypes.bfloat16))
     assert_same_as_contiguous((q, k, v), backend)
     assert_same_as_contiguous((q.copy(), k.copy(), v), backend)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_c53_last_axis_not_contiguous(rng: np.random.Generator, backend: str, which: int) -> None:
+def test_C53_last_axis_not_contiguous(rng: np.random.Generator, backend: str, which: int) -> None:
     arrays = list(qkv(rng, 2, 5, 2, 8))
     arrays[which] = np.repeat(arrays[which], 2, axis=-1)[..., ::2]
     assert arrays[which].strides[-1] == 8
@@ -229,7 +229,7 @@ def test_dlpack_of_no_elements(backend: str) -> None:
     assert tandem.attention(empty, empty, empty, backend=backend).shape == (0, 3, 2, 8)
 
 
-def test_c93_arrays_on_a_gpu_are_refused_in_words_without_one() -> None:
+def test_C93_arrays_on_a_gpu_are_refused_in_words_without_one() -> None:
     x = Exporter(np.zeros((1, 2, 1, 8), np.float32), device=(2, 0))
     available, reason = tandem._core.backend_available(tandem._core.BACKEND_SM90, (tandem._core.CUDA, 0))
     if available:

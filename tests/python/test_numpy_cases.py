@@ -26,7 +26,7 @@ def qkv(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> tuple
 # ------------------------------------------------------------------------------------------- empty and fully masked
 
 
-def test_c01_more_rows_than_keys_causal(rng: np.random.Generator, backend: str) -> None:
+def test_C01_more_rows_than_keys_causal(rng: np.random.Generator, backend: str) -> None:
     q = normal(rng, 1, 5, 1, 64, dtype=np.float16)
     k, v = normal(rng, 1, 2, 1, 64, dtype=np.float16), normal(rng, 1, 2, 1, 64, dtype=np.float16)
     out, lse = tandem.attention(q, k, v, causal=True, return_lse=True, backend=backend)
@@ -39,7 +39,7 @@ def test_c01_more_rows_than_keys_causal(rng: np.random.Generator, backend: str) 
     assert_close("out", out, solve(problem).out, solve(problem, dtype=np.float16).out, np.float16)
 
 
-def test_c02_alignments(backend: str) -> None:
+def test_C02_alignments(backend: str) -> None:
     """With V the unit vectors and equal scores, out shows which keys a row sees."""
     q, k = np.zeros((1, 2, 1, 4), np.float32), np.zeros((1, 5, 1, 4), np.float32)
     v = np.eye(5, dtype=np.float32).reshape(1, 5, 1, 5)
@@ -49,7 +49,7 @@ def test_c02_alignments(backend: str) -> None:
     np.testing.assert_array_equal(top_left, [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0]])
 
 
-def test_c07_no_query_rows_at_all(rng: np.random.Generator, backend: str) -> None:
+def test_C07_no_query_rows_at_all(rng: np.random.Generator, backend: str) -> None:
     k, v = normal(rng, 4096, 1, 8), normal(rng, 4096, 1, 8)
     q = np.empty((0, 1, 8), np.float32)
     offsets = ([0, 0], [0, 4096])
@@ -64,7 +64,7 @@ def test_c07_no_query_rows_at_all(rng: np.random.Generator, backend: str) -> Non
 
 
 @pytest.mark.parametrize(("batch", "rows", "keys"), [(0, 3952, 16), (2, 0, 16), (0, 0, 0)])
-def test_c09_empty_batch_or_no_rows(backend: str, batch: int, rows: int, keys: int) -> None:
+def test_C09_empty_batch_or_no_rows(backend: str, batch: int, rows: int, keys: int) -> None:
     q = np.empty((batch, rows, 10, 64), np.float32)
     k = np.ones((batch, keys, 10, 64), np.float32)
     out, lse = tandem.attention(q, k, k, return_lse=True, backend=backend)
@@ -77,7 +77,7 @@ def test_c09_empty_batch_or_no_rows(backend: str, batch: int, rows: int, keys: i
     assert not dv.any()
 
 
-def test_c09_packed_without_sequences(backend: str) -> None:
+def test_C09_packed_without_sequences(backend: str) -> None:
     q = np.empty((0, 2, 8), np.float32)
     out, lse = tandem.attention_varlen(q, q, q, [0], [0], return_lse=True, backend=backend)
     assert out.shape == (0, 2, 8)
@@ -85,7 +85,7 @@ def test_c09_packed_without_sequences(backend: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_c10_no_keys(rng: np.random.Generator, backend: str, causal: bool) -> None:
+def test_C10_no_keys(rng: np.random.Generator, backend: str, causal: bool) -> None:
     q, empty = normal(rng, 2, 7, 3, 8), np.empty((2, 0, 3, 8), np.float32)
     out, lse = tandem.attention(q, empty, empty, causal=causal, return_lse=True, backend=backend)
     assert not out.any()
@@ -107,7 +107,7 @@ def test_contract_5_no_keys_but_a_sink(rng: np.random.Generator, backend: str) -
 # ----------------------------------------------------------------------------------------------------------- merging
 
 
-def test_c13_merge_of_empty_parts(backend: str) -> None:
+def test_C13_merge_of_empty_parts(backend: str) -> None:
     empty, no_lse = np.zeros((1, 1, 1, 2), np.float32), np.full((1, 1, 1), LSE_EMPTY, np.float32)
     out, lse = tandem.merge([empty, empty], [no_lse, no_lse], backend=backend)
     assert not out.any()
@@ -124,7 +124,7 @@ def test_c13_merge_of_empty_parts(backend: str) -> None:
     assert tandem.merge([poisoned, part], [no_lse, part_lse], backend=backend)[0].tobytes() == part.tobytes()
 
 
-def test_c13_merge_of_two_parts(backend: str) -> None:
+def test_C13_merge_of_two_parts(backend: str) -> None:
     outs = np.array([[2.0], [5.0]], np.float32).reshape(2, 1, 1, 1, 1)
     lses = np.array([1.0, 2.0], np.float32).reshape(2, 1, 1, 1)
     out, lse = tandem.merge(outs, lses, backend=backend)
@@ -140,7 +140,7 @@ def test_merge_adds_the_sink_once(backend: str) -> None:
     assert lse.item() == pytest.approx(math.log(3))
 
 
-def test_c69_keys_in_three_parts_forward_and_backward(rng: np.random.Generator, backend: str) -> None:
+def test_C69_keys_in_three_parts_forward_and_backward(rng: np.random.Generator, backend: str) -> None:
     q, k, v = qkv(rng, 2, 11, 4, 16)
     dout = normal(rng, 2, 11, 4, 16)
     parts = [slice(0, 4), slice(4, 5), slice(5, 11)]
@@ -179,7 +179,7 @@ def test_merge_of_packed_parts_in_another_dtype(rng: np.random.Generator, backen
 # -------------------------------------------------------------------------------------------- masks, softcap and sink
 
 
-def test_c54_a_window_of_four_tokens(backend: str) -> None:
+def test_C54_a_window_of_four_tokens(backend: str) -> None:
     q = np.zeros((1, 8, 1, 4), np.float32)
     v = np.eye(8, dtype=np.float32).reshape(1, 8, 1, 8)
     four = tandem.attention(q, q, v, window=(3, 0), backend=backend)[0, 5, 0]
@@ -189,12 +189,12 @@ def test_c54_a_window_of_four_tokens(backend: str) -> None:
 
 
 @pytest.mark.parametrize("window", [(-1, -3), (-5, 2)])
-def test_c56_only_minus_one_opens_a_window(rng: np.random.Generator, window: tuple[int, int]) -> None:
+def test_C56_only_minus_one_opens_a_window(rng: np.random.Generator, window: tuple[int, int]) -> None:
     with pytest.raises(tandem.InvalidArgumentError, match="window"):
         tandem.attention(*qkv(rng, 1, 4, 1, 8), window=window)
 
 
-def test_c60_chunks(backend: str) -> None:
+def test_C60_chunks(backend: str) -> None:
     q = np.zeros((1, 8, 1, 4), np.float32)
     v = np.eye(8, dtype=np.float32).reshape(1, 8, 1, 8)
     out = tandem.attention(q, q, v, causal=True, attention_chunk=4, backend=backend)[0, :, 0] > 0
@@ -205,13 +205,13 @@ def test_c60_chunks(backend: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mask", "attn_mask", "bias", "dropout_p"])
-def test_c61_what_is_not_offered_is_refused(rng: np.random.Generator, name: str) -> None:
+def test_C61_what_is_not_offered_is_refused(rng: np.random.Generator, name: str) -> None:
     q, k, v = qkv(rng, 1, 4, 1, 8)
     with pytest.raises(TypeError, match=name):
         tandem.attention(q, k, v, **{name: np.ones((1, 1, 4, 4), bool)})
 
 
-def test_c64_sink(backend: str) -> None:
+def test_C64_sink(backend: str) -> None:
     q, k = np.zeros((1, 1, 1, 1), np.float32), np.zeros((1, 2, 1, 1), np.float32)
     v = np.array([3.0, 6.0], np.float32).reshape(1, 2, 1, 1)
     sink = np.zeros(1, np.float32)
@@ -227,7 +227,7 @@ def test_c64_sink(backend: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [1, 2, 3, 5, 1023, 1024])
-def test_c65_lse_is_the_natural_logarithm(backend: str, keys: int) -> None:
+def test_C65_lse_is_the_natural_logarithm(backend: str, keys: int) -> None:
     q, k = np.zeros((2, 1, 3, 8), np.float32), np.ones((2, keys, 3, 8), np.float32)
     _, lse = tandem.attention(q, k, k, return_lse=True, backend=backend)
     assert lse.shape == (2, 3, 1)
@@ -238,7 +238,7 @@ def test_c65_lse_is_the_natural_logarithm(backend: str, keys: int) -> None:
     np.testing.assert_allclose(lse, math.log(keys), rtol=1e-6, atol=1e-6)
 
 
-def test_c67_gradient_through_lse(backend: str) -> None:
+def test_C67_gradient_through_lse(backend: str) -> None:
     """Scores 0 and ln 3, so P = (1/4, 3/4). With q = scale = 1, dK is dS; with k = (0, ln 3), dQ is dS_1 ln 3."""
     q, k = np.ones((1, 1, 1, 1), np.float32), np.array([0, math.log(3)], np.float32).reshape(1, 2, 1, 1)
     v = np.array([0.0, 4.0], np.float32).reshape(1, 2, 1, 1)
@@ -270,7 +270,7 @@ def test_c67_gradient_through_lse(backend: str) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_c15_garbage_beyond_the_used_keys(backend: str, dtype: Any, poison: float) -> None:
+def test_C15_garbage_beyond_the_used_keys(backend: str, dtype: Any, poison: float) -> None:
     q = np.full((2, 1, 1, 64), 0.5, dtype)
     k, v = np.full((2, 3, 1, 64), 0.5, dtype), np.full((2, 3, 1, 64), 0.5, dtype)
     k[0, 1:], v[0, 1:] = poison, poison
@@ -279,7 +279,7 @@ def test_c15_garbage_beyond_the_used_keys(backend: str, dtype: Any, poison: floa
     assert np.isfinite(lse).all()
 
 
-def test_c20_gaps_between_packed_sequences(rng: np.random.Generator, backend: str) -> None:
+def test_C20_gaps_between_packed_sequences(rng: np.random.Generator, backend: str) -> None:
     lengths, offsets = [2, 3, 1], [0, 3, 7, 9]
     q, k, v = normal(rng, 9, 2, 8), normal(rng, 9, 2, 8), normal(rng, 9, 2, 8)
     used = np.concatenate([np.arange(offsets[i], offsets[i] + lengths[i]) for i in range(3)])
@@ -319,20 +319,20 @@ def test_c20_gaps_between_packed_sequences(rng: np.random.Generator, backend: st
     ],
     ids=["int64", "two axes", "no entry"],
 )
-def test_c90_offsets_of_the_wrong_kind(rng: np.random.Generator, offsets: Array, error: str) -> None:
+def test_C90_offsets_of_the_wrong_kind(rng: np.random.Generator, offsets: Array, error: str) -> None:
     x = normal(rng, 4, 1, 8)
     with pytest.raises(tandem.InvalidArgumentError, match=error):
         tandem.attention_varlen(x, x, x, offsets, [0, 4])
 
 
-def test_c90_offsets_of_different_batches(rng: np.random.Generator) -> None:
+def test_C90_offsets_of_different_batches(rng: np.random.Generator) -> None:
     x = normal(rng, 4, 1, 8)
     with pytest.raises(tandem.InvalidArgumentError, match="cu_seqlens_k"):
         tandem.attention_varlen(x, x, x, [0, 2, 4], [0, 4])
 
 
 @pytest.mark.parametrize("offsets", [[5, 8], [0, 3, 1, 4], [0, 768]], ids=["starts at 5", "decreases", "too long"])
-def test_c90_wrong_offsets_are_caught_when_checked_and_harmless_otherwise(
+def test_C90_wrong_offsets_are_caught_when_checked_and_harmless_otherwise(
     rng: np.random.Generator, backend: str, offsets: list[int]
 ) -> None:
     x = normal(rng, 8, 1, 8)
@@ -345,7 +345,7 @@ def test_c90_wrong_offsets_are_caught_when_checked_and_harmless_otherwise(
     assert (room[16:] == 7).all()
 
 
-def test_c92_mixed_dtypes_name_the_argument(rng: np.random.Generator) -> None:
+def test_C92_mixed_dtypes_name_the_argument(rng: np.random.Generator) -> None:
     q, k, v = qkv(rng, 1, 4, 1, 8)
     with pytest.raises(tandem.InvalidArgumentError, match=r"(?s)^k.*fp32"):
         tandem.attention(q, k.astype(np.float16), v)

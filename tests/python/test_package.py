@@ -32,7 +32,7 @@ def run_python(code: str) -> str:
 # ------------------------------------------------------------------------------------------------ import and metadata
 
 
-def test_c110_import_takes_less_than_two_seconds() -> None:
+def test_C110_import_takes_less_than_two_seconds() -> None:
     def seconds() -> float:
         start = time.perf_counter()
         run_python("import tandem")
@@ -41,12 +41,12 @@ def test_c110_import_takes_less_than_two_seconds() -> None:
     assert min(seconds() for _ in range(3)) < 2
 
 
-def test_c110_import_needs_numpy_and_nothing_else() -> None:
+def test_C110_import_needs_numpy_and_nothing_else() -> None:
     loaded = run_python("import tandem, sys; print(*sys.modules)").split()
     assert not {"torch", "transformers", "ml_dtypes", "cupy", "jax"} & set(loaded)
 
 
-def test_c109_the_distribution_is_found() -> None:
+def test_C109_the_distribution_is_found() -> None:
     assert "tandem-attention" in importlib.metadata.packages_distributions()["tandem"]
     assert importlib.metadata.version("tandem-attention") == tandem.__version__
 
@@ -65,7 +65,7 @@ def test_info() -> None:
     assert all(backend["description"] for backend in info["backends"].values())
 
 
-def test_c103_no_gpu_is_said_in_a_sentence() -> None:
+def test_C103_no_gpu_is_said_in_a_sentence() -> None:
     sm90 = tandem.info()["backends"]["sm90"]
     if sm90["available"]:
         pytest.skip("a GPU is here; this is about machines without one")
@@ -81,7 +81,7 @@ def test_the_environment_forces_a_backend() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm of binutils")
-def test_c107_the_module_exports_its_init_function_only() -> None:
+def test_C107_the_module_exports_its_init_function_only() -> None:
     done = subprocess.run(
         ["nm", "-D", "--defined-only", _core.__file__], capture_output=True, text=True, timeout=60, check=True
     )
