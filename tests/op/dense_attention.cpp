@@ -56,13 +56,16 @@ class Head {
       const double lse = results.lse[static_cast<size_t>(problem_.lse_index(b_, h_, i))];
       if (lse == -std::numeric_limits<double>::infinity()) continue;
       const Real delta = delta_of(i, lse);
+      const Real p_factor =
+          rounding_.lse == TANDEM_DTYPE_NONE ? 1 : std::exp(static_cast<Real>(ulp(rounding_.lse, std::fabs(lse))));
       Matrix dq(static_cast<size_t>(problem_.headdim));
       for (int64_t j = 0; j < span_.k_len; ++j) {
         if (!mask_[at(i, j)]) continue;
-        const Real ds = score_gradient(i, j, delta);
+        const Real p = p_[at(i, j)] * p_factor;
+        const Real ds = p * score_gradient_per_p(i, j, delta);
         add_scaled(dq.data(), ds, &inputs_.k[k_index(j)], problem_.headdim);
         add_scaled(&dk[static_cast<size_t>(j * problem_.headdim)], ds, &inputs_.q[q_index(i)], problem_.headdim);
-        add_scaled(&dv[static_cast<size_t>(j * problem_.headdim_v)], p_[at(i, j)], &inputs_.dout[out_index(i)],
+        add_scaled(&dv[static_cast<size_t>(j * problem_.headdim_v)], p, &inputs_.dout[out_index(i)],
                    problem_.headdim_v);
       }
       for (size_t c = 0; c < dq.size(); ++c) results.dq[q_index(i) + c] = static_cast<double>(dq[c]);
@@ -148,11 +151,11 @@ class Head {
     return delta - static_cast<Real>(inputs_.dlse[static_cast<size_t>(problem_.lse_index(b_, h_, i))]);
   }
 
-  // dS times the scale.
-  Real score_gradient(int64_t i, int64_t j, Real delta) const {
+  // dS / P, times the scale.
+  Real score_gradient_per_p(int64_t i, int64_t j, Real delta) const {
     Real dp = 0;
     add_dot(dp, &inputs_.dout[out_index(i)], &inputs_.v[v_index(j)], problem_.headdim_v);
-    Real ds = p_[at(i, j)] * (dp - delta);
+    Real ds = dp - delta;
     if (problem_.softcap > 0) {
       const Real ratio = scores_[at(i, j)] / static_cast<Real>(problem_.softcap);
       ds *= 1 - ratio * ratio;

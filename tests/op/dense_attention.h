@@ -6,11 +6,13 @@
 // own oracle, and, with rounding, the "plain" attention whose error the contract's tolerance is made of [16].
 namespace tandem::optest {
 
-// Element types that S, P and O are rounded to; TANDEM_DTYPE_NONE leaves them as they are.
+// Element types that S, P and O are rounded to; TANDEM_DTYPE_NONE leaves them as they are. `lse`: the backward takes P
+// from an LSE that is off by one unit in the last place of that type, P = exp(S - LSE).
 struct Rounding {
   int32_t scores = TANDEM_DTYPE_NONE;
   int32_t probabilities = TANDEM_DTYPE_NONE;
   int32_t out = TANDEM_DTYPE_NONE;
+  int32_t lse = TANDEM_DTYPE_NONE;
 };
 
 // Forward, and with `gradients` backward too, computed in Real (float, double or long double).

@@ -1,5 +1,6 @@
 #include "problem.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -121,8 +122,8 @@ bool visible(const Problem& problem, int64_t b, int64_t h, int64_t i, int64_t j)
   const int64_t position = i + (problem.top_left ? 0 : span.k_len - span.q_len);
   if (j < 0 || j >= span.k_len) return false;
   if (problem.causal && j > position) return false;
-  if (problem.has_window && problem.window_left >= 0 && j < position - problem.window_left) return false;
-  if (problem.has_window && problem.window_right >= 0 && j > position + problem.window_right) return false;
+  if (problem.has_window && problem.window_left >= 0 && position - j > problem.window_left) return false;
+  if (problem.has_window && problem.window_right >= 0 && j - position > problem.window_right) return false;
   const int64_t chunk = problem.attention_chunk;
   if (chunk > 0 && floor_div(j, chunk) != floor_div(position, chunk)) return false;
   if (problem.lo && j < interval_value(problem, *problem.lo, b, h, i)) return false;
@@ -155,10 +156,12 @@ Inputs random_inputs(const Problem& problem, uint64_t seed, Poison poison) {
     }
     for (int64_t j = 0; j < span.k_len; ++j) {
       for (int64_t h = 0; h < problem.nheads_k; ++h) {
-        if (poison != Poison::kNone && !any_row_sees(problem, b, h, j, span.q_len)) continue;
         const int64_t row = (span.k_begin + j) * problem.nheads_k + h;
         values.fill(inputs.k, row * problem.headdim, problem.headdim);
         values.fill(inputs.v, row * problem.headdim_v, problem.headdim_v);
+        if (poison == Poison::kNone || any_row_sees(problem, b, h, j, span.q_len)) continue;
+        std::fill_n(inputs.k.begin() + row * problem.headdim, problem.headdim, fill);
+        std::fill_n(inputs.v.begin() + row * problem.headdim_v, problem.headdim_v, fill);
       }
     }
   }
