@@ -1,0 +1,61 @@
+#include <string>
+
+#include "core/backend.h"
+#include "cpu/simd/description.h"
+#include "cpu/threads.h"
+#include "cpu/tiled_backward.h"
+#include "cpu/tiled_forward.h"
+#include "cpu/tiled_merge.h"
+
+namespace tandem {
+namespace {
+
+Status available(int32_t) {
+  return Status::ok();
+}
+
+std::string description(int32_t) {
+  const int threads = resolve_num_threads(0);
+  return simd_description() + ", " + std::to_string(threads) + (threads == 1 ? " thread" : " threads");
+}
+
+Status prepare(int32_t) {
+  return Status::ok();
+}
+
+Status supports(const AttentionProblem& problem) {
+  if (!is_fp8(problem.dtype)) return Status::ok();
+  return Status::unsupported("fp8 arithmetic is not in this version of the tiled backend; q has dtype " +
+                             std::string(dtype_name(problem.dtype)) + ", and fp64, fp32, fp16 and bf16 are supported");
+}
+
+Workspace workspace(const AttentionProblem& problem) {
+  return {problem.backward ? tiled_backward_workspace_bytes(problem) : tiled_forward_workspace_bytes(problem)};
+}
+
+Status run(const AttentionProblem& problem) {
+  if (problem.backward) {
+    run_tiled_backward(problem);
+  } else {
+    run_tiled_forward(problem);
+  }
+  return Status::ok();
+}
+
+Status supports_merge(const MergeProblem&) {
+  return Status::ok();
+}
+
+Status run_merge(const MergeProblem& problem) {
+  run_tiled_merge(problem);
+  return Status::ok();
+}
+
+}  // namespace
+
+const Backend kTiledBackend = {
+    TANDEM_BACKEND_TILED, "tiled",   TANDEM_CPU, available, description, prepare, supports, workspace, run,
+    supports_merge,       run_merge,
+};
+
+}  // namespace tandem
