@@ -1,7 +1,8 @@
 """Attention by its definition, in float64: an explicit matrix of which row sees which key, and textbook gradients.
 
-With `dtype` the scores, the probabilities, the gradient of the scores and the results are rounded to that type: plain
-attention as one would write it in that type, whose error is the measure for ours (contract 16).
+With `dtype` (but for float64) all is computed in float32 instead, and the scores, the probabilities, the gradient of
+the scores and the results are rounded to that type: plain attention as one would write it in that type, whose error is
+the measure for ours (contract 16).
 """
 
 from __future__ import annotations
@@ -82,14 +83,15 @@ def visible(
 
 def solve(problem: Problem, dout: Array | None = None, dlse: Array | None = None, dtype: Any = None) -> Result:
     """The forward and, if dout is given, the backward."""
-    q, k, v = (np.asarray(x, np.float64) for x in (problem.q, problem.k, problem.v))
+    work = np.float64 if dtype is None or np.dtype(dtype) == np.float64 else np.float32
+    q, k, v = (np.asarray(x, work) for x in (problem.q, problem.k, problem.v))
     nheads = q.shape[-2]
     lse_shape = (nheads, q.shape[0]) if problem.cu_seqlens_q is not None else (q.shape[0], nheads, q.shape[1])
     result = Result(np.zeros((*q.shape[:-1], v.shape[-1])), np.full(lse_shape, -np.inf))
     if dout is not None:
         sink = problem.options.get("sink")
         dsink = None if sink is None else np.zeros(nheads)
-        result = Result(result.out, result.lse, np.zeros_like(q), np.zeros_like(k), np.zeros_like(v), dsink)
+        result = Result(result.out, result.lse, *(np.zeros(x.shape) for x in (q, k, v)), dsink)
     for sequence in _sequences(problem):
         for head in range(nheads):
             _solve_head(problem, sequence, head, (q, k, v), result, dout, dlse, dtype)
@@ -140,10 +142,12 @@ def _solve_head(
     dlse: Array | None,
     dtype: Any,
 ) -> None:
-    def rounded(x: Array) -> Array:
-        return x if dtype is None else x.astype(dtype).astype(np.float64)
-
     q_all, k_all, v_all = qkv
+    work = q_all.dtype
+
+    def rounded(x: Array) -> Array:
+        return x if dtype is None else x.astype(dtype).astype(work)
+
     key_head = head // (q_all.shape[-2] // k_all.shape[-2])
     rows, keys = (*sequence.rows, head), (*sequence.keys, key_head)
     packed = problem.cu_seqlens_q is not None
@@ -159,7 +163,7 @@ def _solve_head(
     raw = rounded(scale * (q @ k.T))
     capped = rounded(softcap * np.tanh(raw / softcap)) if softcap else raw
     scores = np.where(see, capped, -np.inf)
-    sink_column = np.full((len(q), 1), -np.inf if sink is None else float(sink[head]))
+    sink_column = np.full((len(q), 1), -np.inf if sink is None else sink[head], work)
     logits = np.concatenate([scores, sink_column], axis=1)
     peak = logits.max(axis=1, keepdims=True)
     finite_peak = np.where(np.isfinite(peak), peak, 0.0)
@@ -175,12 +179,11 @@ def _solve_head(
     if dout is None or result.dq is None or result.dk is None or result.dv is None:
         return
 
-    d_out = np.asarray(dout, np.float64)[rows]
-    d_lse = np.zeros(len(q)) if dlse is None else np.asarray(dlse, np.float64)[statistics]
+    d_out = np.asarray(dout, work)[rows]
+    d_lse = np.zeros(len(q), work) if dlse is None else np.asarray(dlse, work)[statistics]
     d_lse = np.where(np.isfinite(lse), d_lse, 0.0)
-    if dtype is not None and np.dtype(dtype).itemsize <= 4:  # a backward rebuilds P from the LSE, stored as float32
-        stored = np.where(np.isfinite(lse), lse, 0.0).astype(np.float32).astype(np.float64)
-        probabilities = rounded(np.exp(scores - stored[:, None]))
+    if work == np.float32:  # a backward rebuilds P from the stored LSE
+        probabilities = rounded(np.exp(scores - np.where(np.isfinite(lse), lse, 0)[:, None]))
     d_probabilities = d_out @ v.T
     # Softmax: dS_j = P_j (dP_j - sum_m P_m dP_m); log-sum-exp: d LSE / d S_j = P_j.
     mean = (d_out * out).sum(axis=1)
@@ -195,11 +198,11 @@ def _solve_head(
         result.dsink[head] += (all_probabilities[:, -1] * (d_lse - mean)).sum()
 
 
-def assert_close(name: str, ours: Array, exact: Array, plain: Array, dtype: Any, slack: float = 0.0) -> None:
+def assert_close(name: str, ours: Array, exact: Array, plain: Array, dtype: Any, slack: float = 4.0) -> None:
     """Contract 16: at most twice the error of plain attention in the type, plus two units in the last place.
 
-    `slack` adds that many units in the last place of 1: plain attention's error is a poor measure where there are so
-    few elements that it may be small by luck.
+    `slack` adds that many units in the last place of 1: with so few elements plain attention's error may be small by
+    luck, and BLAS sums in an order of its own. tests/op measures errors without it.
     """
     assert ours.shape == exact.shape, f"{name}: {ours.shape} instead of {exact.shape}"
     if exact.size == 0:

@@ -117,7 +117,7 @@ def test_zero_strides_are_read_in_place() -> None:
     assert seen.tensor.stride == (0, 0, 0, 1)
 
 
-def test_transposed_dout(rng: np.random.Generator, backend: str) -> None:
+def test_C46_transposed_dout(rng: np.random.Generator, backend: str) -> None:
     q, k, v = qkv(rng, 2, 6, 4, 8)
     out, lse = tandem.attention(q, k, v, return_lse=True, backend=backend)
     dout = rng.standard_normal((2, 4, 6, 8)).astype(np.float32).transpose(0, 2, 1, 3)

@@ -116,6 +116,7 @@ def test_the_reference_s_gradients_are_those_of_its_forward(rng: np.random.Gener
         np.testing.assert_allclose(getattr(result, name), numeric, atol=1e-8)
 
 
+# C108: grouped heads, backward included, through the module as it is installed.
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
