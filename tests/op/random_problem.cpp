@@ -52,7 +52,7 @@ void choose_types(Dice& dice, Problem& problem) {
 }
 
 std::vector<int32_t> random_offsets(Dice& dice, int64_t batch, int64_t& total) {
-  std::vector<int32_t> offsets = {static_cast<int32_t>(dice.percent(20) ? dice.between(1, 5) : 0)};
+  std::vector<int32_t> offsets = {0};
   for (int64_t b = 0; b < batch; ++b) offsets.push_back(offsets.back() + static_cast<int32_t>(random_length(dice)));
   total = offsets.back() + (dice.percent(20) ? dice.between(1, 7) : 0);
   return offsets;
