@@ -117,6 +117,7 @@ tandem_tensor view(const T* data, std::initializer_list<int64_t> shape, std::ini
 // A parameter struct of tandem.h, all zero but for its struct_size.
 template <class CParams>
 struct ParamsOf : CParams {
+  using Base = CParams;
   ParamsOf() : CParams{} { this->struct_size = sizeof(CParams); }
 };
 

@@ -11,9 +11,7 @@ const BackendList& built_backends() {
 #if TANDEM_WITH_CUDA
       &kSm90Backend,
 #endif
-#if TANDEM_WITH_TILED
       &kTiledBackend,
-#endif
       &kReferenceBackend,
   };
   return list;
