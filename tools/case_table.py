@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fills the last column of the table of cases in docs/TESTING.md with the tests that name each case.
 
-    tools/case_table.py            writes the file
-    tools/case_table.py --check    fails if the file is out of date, or if a test names a case that the table lacks
+tools/case_table.py            writes the file
+tools/case_table.py --check    fails if the file is out of date, or if a test names a case that the table lacks
 """
 
 import re

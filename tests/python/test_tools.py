@@ -1,6 +1,9 @@
-"""The boundary checks find what they are meant to find, and only that: faults planted in a tree of their own."""
+"""The checks of the tree find what they are meant to find, and only that: faults planted in a tree of their own; and
+the generated tables of the documents.
+"""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +25,8 @@ def load_tool(name: str) -> ModuleType:
 
 boundaries = load_tool("check_boundaries")
 docs = load_tool("check_docs")
+cases = load_tool("case_table")
+figures = load_tool("readme_figures")
 
 
 def plant(root: Path, name: str, text: str) -> None:
@@ -126,3 +131,47 @@ def test_live_references_pass(tmp_path: Path) -> None:
     )
     plant(tmp_path, "src/cpu/reference_forward.cpp", "")
     assert docs.check_tree(tmp_path) == []
+
+
+def test_cases_are_found_by_the_test_that_names_them(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        "tests/op/a_test.cpp",
+        "// C01\nTEST(Causal, Empty) {\n}\n\nTEST_P(Causal, More) {\n  // also C02\n}\n",
+    )
+    plant(tmp_path, "tests/python/test_a.py", '@mark\ndef test_c():\n    """C64: sinks."""\n\n# In C99.\n')
+    assert cases.tests_of_cases(tmp_path) == {
+        "C01": {"op/a_test.cpp: Causal.Empty"},
+        "C02": {"op/a_test.cpp: Causal.More"},
+        "C64": {"python/test_a.py: test_c"},
+    }
+
+
+def test_case_table_is_filled_and_unknown_cases_are_reported() -> None:
+    rows = "| case | what | tests |\n| --- | --- | --- |\n| C01 | a | old |\n| C02 | b | |\n"
+    table = f"before\n{cases.BEGIN}{rows}{cases.END}"
+    found = {"C01": {"op/a.cpp: X.Y", "op/a.cpp: X.Z", "abi/b.c"}, "C03": {"op/a.cpp: X.Y"}}
+    document, unknown = cases.filled(table, found)
+    assert "| C01 | a | abi/b.c; op/a.cpp: X.Y, X.Z |\n| C02 | b | |\n" in document
+    assert unknown == ["C03"]
+
+
+def record(run: str, operation: str, library: str, milliseconds: float) -> str:
+    case = {"dtype": "fp32", "batch": 1, "seqlen_q": 64, "nheads_q": 2, "headdim": 8, "mask": "none", "op": operation}
+    where = {"run": run, "gpu": "a CPU", "driver": "torch 1, 2 threads", "commit": "abc"}
+    return json.dumps({**case, **where, "library": library, "ms": milliseconds})
+
+
+def test_figures_are_those_of_the_last_complete_run() -> None:
+    lines = [
+        record("old", "forward", "tandem", 1.0),
+        record("old", "forward", "torch", 1.0),
+        record("new", "forward", "tandem", 2.0),
+        record("new", "forward", "torch", 5.0),
+        record("cut short", "forward", "tandem", 9.0),
+        "",
+    ]
+    readme = figures.with_table(f"text\n{figures.BEGIN}old\n{figures.END}more\n", lines)
+    assert "| fp32 | 1, 64, 2, 8 | none | 2.0 | 5.0 | 2.50 | | | |\n" in readme
+    assert readme.startswith("text\n")
+    assert readme.endswith("more\n")
