@@ -212,7 +212,7 @@ def _dlpack_operand(name: str, value: Array, allowed: tuple[str, ...], contiguou
         view = _core.View(_capsule(value), writable)
     except TypeError as error:
         raise InvalidArgumentError(f"{name}: {error}") from None
-    _require_dtype(name, DTYPE_NAMES.get(view.dtype, "unknown to Tandem"), allowed)
+    _require_dtype(name, DTYPE_NAMES.get(view.dtype) or str(getattr(value, "dtype", "unknown to Tandem")), allowed)
     if int(kind) in _DLPACK_CPU:
         return _host_operand(name, _array_over(view), view.dtype, contiguous, writable)
     return Operand(value, (_core.CUDA, ordinal), _core.Tensor(view.data, view.dtype, view.shape, view.stride))

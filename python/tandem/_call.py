@@ -26,7 +26,7 @@ DENSE_AXES = ("batch", "seqlen", "nheads", "headdim")
 PACKED_AXES = ("total rows", "nheads", "headdim")
 
 _CONTIGUOUS = ("q", "k", "v", "out", "dout")  # the library reads their last axis as one run of memory [10]
-_STATISTICS = ("sink", "lse", "dlse")
+_STATISTICS = ("sink", "dlse")  # these and _INTEGERS may be None
 _INTEGERS = ("lo", "hi", "seqused_q", "seqused_k", "cu_seqlens_q", "cu_seqlens_k")
 
 Result = npt.NDArray[Any]  # of a GPU producer it is that library's array
@@ -62,6 +62,8 @@ def read_call(axes: tuple[str, ...], **given: object) -> Call:
     for name, value in given.items():
         if name in _CONTIGUOUS:
             operands[name] = operand(name, value, FLOATS, contiguous=True)
+        elif name == "lse":
+            operands[name] = operand(name, value, LSE_DTYPES)
         elif name not in _STATISTICS and name not in _INTEGERS:
             options[name] = value
         elif value is not None:

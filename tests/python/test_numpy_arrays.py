@@ -11,6 +11,7 @@ import pytest
 from numpy_reference import Array, Problem, assert_close, solve
 
 import tandem
+from tandem import _arrays, _call, _core
 from tandem._arrays import FLOATS, operand
 
 Arrays = tuple[Array, Array, Array]
@@ -180,13 +181,11 @@ def test_out_and_out_dtype_contradict(rng: np.random.Generator) -> None:
 
 
 class Exporter:
-    """A producer that offers DLPack and nothing else; `modern` ones know max_version."""
+    """A producer that offers DLPack, as it was before version 1.0, and nothing else."""
 
-    def __init__(self, array: Array, device: tuple[int, int] = (1, 0), modern: bool = True) -> None:
+    def __init__(self, array: Array, device: tuple[int, int] = (1, 0)) -> None:
         self._array = array
         self._device = device
-        if modern:
-            self.__class__ = ModernExporter
 
     def __dlpack__(self) -> Any:
         return self._array.__dlpack__()
@@ -196,19 +195,19 @@ class Exporter:
 
 
 class ModernExporter(Exporter):
+    """One that knows of versions, and so can say that its memory is read-only."""
+
     def __dlpack__(self, *, max_version: tuple[int, int] | None = None) -> Any:
         return self._array.__dlpack__(max_version=max_version)
 
 
-@pytest.mark.parametrize("modern", [False, True])
-def test_dlpack_producers(rng: np.random.Generator, backend: str, modern: bool) -> None:
+@pytest.mark.parametrize("exporter", [Exporter, ModernExporter])
+def test_dlpack_producers(rng: np.random.Generator, backend: str, exporter: type[Exporter]) -> None:
     arrays = [x.transpose(0, 2, 1, 3) for x in qkv(rng, 2, 3, 5, 8)]
-    q, k, v = (Exporter(x, modern=modern) for x in arrays)
+    q, k, v = (exporter(x) for x in arrays)
     sink = np.zeros(3, np.float32)
     lengths = np.array([5, 2], np.int32)
-    ours = tandem.attention(
-        q, k, v, sink=Exporter(sink, modern=modern), seqused_k=Exporter(lengths, modern=modern), backend=backend
-    )
+    ours = tandem.attention(q, k, v, sink=exporter(sink), seqused_k=exporter(lengths), backend=backend)
     assert isinstance(ours, np.ndarray)
     expected = tandem.attention(*arrays, sink=sink, seqused_k=lengths, backend=backend)
     np.testing.assert_array_equal(ours, expected)
@@ -221,7 +220,7 @@ def test_dlpack_out(rng: np.random.Generator, backend: str) -> None:
     assert tandem.attention(q, k, v, out=out, backend=backend) is out
     np.testing.assert_array_equal(room, tandem.attention(q, k, v, backend=backend))
     with pytest.raises(tandem.InvalidArgumentError, match="out: the array is read-only"):
-        tandem.attention(q, k, v, out=Exporter(read_only(room)))
+        tandem.attention(q, k, v, out=ModernExporter(read_only(room)))
 
 
 def test_dlpack_of_no_elements(backend: str) -> None:
@@ -229,14 +228,63 @@ def test_dlpack_of_no_elements(backend: str) -> None:
     assert tandem.attention(empty, empty, empty, backend=backend).shape == (0, 3, 2, 8)
 
 
+def test_dlpack_types_that_numpy_lacks(rng: np.random.Generator, backend: str) -> None:
+    torch = pytest.importorskip("torch")
+    arrays = [x.transpose(0, 2, 1, 3) for x in qkv(rng, 1, 2, 5, 8, dtype=ml_dtypes.bfloat16)]
+    tensors = [torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) for x in arrays]
+    ours = tandem.attention(*tensors, backend=backend)
+    assert ours.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(ours, tandem.attention(*arrays, backend=backend))
+    with pytest.raises(tandem.InvalidArgumentError, match=r"seqused_k has dtype torch\.int64; allowed: int32"):
+        tandem.attention(*tensors, seqused_k=torch.ones(1, dtype=torch.int64))
+
+
 def test_C93_arrays_on_a_gpu_are_refused_in_words_without_one() -> None:
     x = Exporter(np.zeros((1, 2, 1, 8), np.float32), device=(2, 0))
-    available, reason = tandem._core.backend_available(tandem._core.BACKEND_SM90, (tandem._core.CUDA, 0))
+    available, reason = _core.backend_available(_core.BACKEND_SM90, (_core.CUDA, 0))
     if available:
         pytest.skip("a GPU is here; this is about machines without one")
     with pytest.raises(tandem.TandemError) as caught:
         tandem.attention(x, x, x)
     assert str(caught.value) == reason
+
+
+class FakeGpuArray(Exporter):
+    """Host memory that claims to lie on CUDA device 3, with a namespace that makes more of the kind."""
+
+    def __init__(self, array: Array) -> None:
+        super().__init__(array, device=(2, 3))
+
+    def __array_namespace__(self) -> Any:
+        return FakeGpuNamespace
+
+
+class FakeGpuNamespace:
+    float32, uint8 = np.float32, np.uint8
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], dtype: Any) -> FakeGpuArray:
+        return FakeGpuArray(np.empty(shape, dtype))
+
+
+def test_a_gpu_call_stays_on_the_gpu_of_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches _core: the device, results and scratch memory made by the inputs' own library."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(_arrays._core, "backend_select", lambda requested, device: _core.BACKEND_SM90)
+    monkeypatch.setitem(_call._OPERATIONS, "forward", (seen.update, lambda **arguments: (1000, 256)))
+    x = FakeGpuArray(np.zeros((1, 2, 1, 8), np.float32))
+    out, lse = tandem.attention(x, x, x, return_lse=True)
+    assert isinstance(out, FakeGpuArray)
+    assert isinstance(lse, FakeGpuArray)
+    assert seen["device"] == (_core.CUDA, 3)
+    assert seen["q"].data == x._array.ctypes.data
+    assert (seen["out"].data, seen["out"].shape) == (out._array.ctypes.data, (1, 2, 1, 8))
+    assert (seen["lse"].data, seen["lse"].shape) == (lse._array.ctypes.data, (1, 1, 2))
+    assert seen["workspace"] % 256 == 0
+    assert seen["workspace_bytes"] == 1000
+
+    with pytest.raises(tandem.InvalidArgumentError, match="k is on the CPU but q is on CUDA device 3"):
+        tandem.attention(x, np.zeros((1, 2, 1, 8), np.float32), x)
 
 
 def test_other_devices_are_refused() -> None:
@@ -291,6 +339,17 @@ def test_wrong_arguments_are_named(case: str) -> None:
         tandem.attention(**{"q": X, "k": X, "v": X, **arguments})
 
 
+def test_fp8_is_refused_in_words_until_its_arithmetic_comes() -> None:
+    x = np.zeros((1, 4, 1, 16), ml_dtypes.float8_e4m3fn)
+    with pytest.raises(tandem.UnsupportedError, match="fp8"):
+        tandem.attention(x, x, x, out_dtype=ml_dtypes.bfloat16)
+
+
+def test_the_backward_needs_the_forward_s_lse() -> None:
+    with pytest.raises(TypeError, match="lse must be a NumPy array"):
+        tandem.attention_backward(X, X, X, X, X, None)
+
+
 def test_forcing_the_gpu_on_host_memory_is_an_error() -> None:
     with pytest.raises(tandem.TandemError) as caught:
         tandem.attention(X, X, X, backend="sm90")
@@ -311,10 +370,10 @@ def test_merge_refuses_parts_that_differ() -> None:
 
 
 def test_unknown_arguments_of_the_integer_interface_are_refused() -> None:
-    tensor = tandem._core.Tensor(0, tandem._core.FP32, (1, 4, 1, 8), (32, 8, 8, 1))
+    tensor = _core.Tensor(0, _core.FP32, (1, 4, 1, 8), (32, 8, 8, 1))
     with pytest.raises(TypeError, match="forward_check: unexpected argument 'dropout'"):
-        tandem._core.forward_check(q=tensor, k=tensor, v=tensor, out=tensor, dropout=0.5)  # type: ignore[call-arg]
+        _core.forward_check(q=tensor, k=tensor, v=tensor, out=tensor, dropout=0.5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="forward_check: missing argument 'out'"):
-        tandem._core.forward_check(q=tensor, k=tensor, v=tensor)  # type: ignore[call-arg]
+        _core.forward_check(q=tensor, k=tensor, v=tensor)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="argument 'q' must be a Tensor, not int"):
-        tandem._core.forward_check(q=1, k=tensor, v=tensor, out=tensor)  # type: ignore[arg-type]
+        _core.forward_check(q=1, k=tensor, v=tensor, out=tensor)  # type: ignore[arg-type]

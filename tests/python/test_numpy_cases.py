@@ -345,6 +345,13 @@ def test_C90_wrong_offsets_are_caught_when_checked_and_harmless_otherwise(
     assert (room[16:] == 7).all()
 
 
+def test_C90_the_longest_length_is_a_hint_that_is_never_trusted(rng: np.random.Generator, backend: str) -> None:
+    q, k, v = normal(rng, 40, 1, 8), normal(rng, 40, 1, 8), normal(rng, 40, 1, 8)
+    expected = tandem.attention_varlen(q, k, v, [0, 3, 40], [0, 3, 40], backend=backend)
+    ours = tandem.attention_varlen(q, k, v, [0, 3, 40], [0, 3, 40], max_seqlen_q=1, max_seqlen_k=2, backend=backend)
+    np.testing.assert_array_equal(ours, expected)
+
+
 def test_C92_mixed_dtypes_name_the_argument(rng: np.random.Generator) -> None:
     q, k, v = qkv(rng, 1, 4, 1, 8)
     with pytest.raises(tandem.InvalidArgumentError, match=r"(?s)^k.*fp32"):
