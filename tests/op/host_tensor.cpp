@@ -72,6 +72,19 @@ int64_t HostTensor::element_of(int64_t flat) const {
   return element;
 }
 
+std::vector<int64_t> HostTensor::elements() const {
+  std::vector<int64_t> result = {first_element_};
+  for (size_t axis = 0; axis < shape_.size(); ++axis) {
+    std::vector<int64_t> longer;
+    longer.reserve(result.size() * static_cast<size_t>(shape_[axis]));
+    for (int64_t element : result) {
+      for (int64_t index = 0; index < shape_[axis]; ++index) longer.push_back(element + index * stride_[axis]);
+    }
+    result = std::move(longer);
+  }
+  return result;
+}
+
 double HostTensor::get(int64_t flat) const {
   return load(storage_.data(), dtype_, element_of(flat));
 }
@@ -80,13 +93,10 @@ void HostTensor::set(int64_t flat, double value) {
 }
 
 std::vector<double> HostTensor::values() const {
-  std::vector<double> result(static_cast<size_t>(present() ? count() : 0));
-  for (size_t n = 0; n < result.size(); ++n) result[n] = get(static_cast<int64_t>(n));
+  std::vector<double> result;
+  if (!present()) return result;
+  for (int64_t element : elements()) result.push_back(load(storage_.data(), dtype_, element));
   return result;
-}
-
-void HostTensor::poison() {
-  std::fill(storage_.begin(), storage_.end(), uint8_t{0xff});
 }
 
 void HostTensor::snapshot() {
@@ -103,8 +113,8 @@ std::string HostTensor::changes_anywhere() const {
 std::string HostTensor::changes_outside_view() const {
   const int64_t bytes = element_bytes(dtype_);
   std::vector<uint8_t> expected = before_;
-  for (int64_t n = 0; n < count(); ++n) {
-    const std::ptrdiff_t begin = element_of(n) * bytes;
+  for (int64_t element : elements()) {
+    const std::ptrdiff_t begin = element * bytes;
     std::copy_n(storage_.begin() + begin, bytes, expected.begin() + begin);
   }
   const auto [now, then] = std::mismatch(storage_.begin(), storage_.end(), expected.begin(), expected.end());

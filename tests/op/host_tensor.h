@@ -39,9 +39,6 @@ class HostTensor {
   void set(int64_t flat, double value);
   std::vector<double> values() const;
 
-  // Every byte 0xff: NaN in all float types.
-  void poison();
-
   // Remembers the present bytes. `changes` then says what has been written since where nothing may be: anywhere
   // (inputs), or outside the elements of the view (outputs). Empty: nothing.
   void snapshot();
@@ -50,6 +47,7 @@ class HostTensor {
 
  private:
   int64_t element_of(int64_t flat) const;
+  std::vector<int64_t> elements() const;  // element_of every flat index
 
   Shape shape_;
   Shape stride_;

@@ -59,6 +59,7 @@ struct Problem {
   double softcap = 0;
   int32_t num_threads = 0;
   bool deterministic = false;
+  bool checked = false;
 
   // Layouts of q, k, v (their gradients lie in `gradient_layout`), out and dout, lse, dlse and intervals.
   Layout q_layout, k_layout, v_layout, out_layout, dout_layout, lse_layout, dlse_layout, gradient_layout;

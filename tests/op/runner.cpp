@@ -136,6 +136,7 @@ void Runner::fill_common(Params& params) {
   params.exec.backend = backend_;
   params.exec.num_threads = problem_.num_threads;
   params.exec.deterministic = problem_.deterministic;
+  params.exec.checked = problem_.checked;
   params.q = q_.view();
   params.k = k_.view();
   params.v = v_.view();
