@@ -52,18 +52,18 @@
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------------------------------------------- status codes */
+/* ----------------------------------------------------------------------------------------------------- status codes */
 
 typedef int32_t tandem_status;
 enum {
   TANDEM_OK = 0,
-  TANDEM_INVALID_ARGUMENT = 1,   /* the parameters contradict each other or the contract */
-  TANDEM_UNSUPPORTED = 2,        /* valid, but no backend (or not the forced one) can run it */
-  TANDEM_WORKSPACE_TOO_SMALL = 3,/* exec.workspace is missing, misaligned or smaller than tandem_X_workspace says */
-  TANDEM_NO_DEVICE = 4,          /* no such device, no driver, or a GPU of another generation */
-  TANDEM_DEVICE_ERROR = 5,       /* the driver refused a launch */
-  TANDEM_OUT_OF_MEMORY = 6,      /* host memory */
-  TANDEM_INTERNAL_ERROR = 7      /* a bug in Tandem: please report it */
+  TANDEM_INVALID_ARGUMENT = 1,    /* the parameters contradict each other or the contract */
+  TANDEM_UNSUPPORTED = 2,         /* valid, but no backend (or not the forced one) can run it */
+  TANDEM_WORKSPACE_TOO_SMALL = 3, /* exec.workspace is missing, misaligned or smaller than tandem_X_workspace says */
+  TANDEM_NO_DEVICE = 4,           /* no such device, no driver, or a GPU of another generation */
+  TANDEM_DEVICE_ERROR = 5,        /* the driver refused a launch */
+  TANDEM_OUT_OF_MEMORY = 6,       /* host memory */
+  TANDEM_INTERNAL_ERROR = 7       /* a bug in Tandem: please report it */
 };
 
 /* ---------------------------------------------------------------------------------------------------------- tensors */
@@ -95,7 +95,7 @@ typedef struct tandem_tensor {
   int64_t stride[TANDEM_MAX_NDIM];
 } tandem_tensor;
 
-/* ------------------------------------------------------------------------------------------------ where and how to run */
+/* --------------------------------------------------------------------------------------------- where and how to run */
 
 enum { TANDEM_CPU = 0, TANDEM_CUDA = 1 };
 
@@ -114,18 +114,18 @@ enum {
 /* Frozen: new execution options are added at the end of the parameter structs. */
 typedef struct tandem_execution {
   tandem_device device;
-  void* stream;             /* CUDA: a cudaStream_t (NULL: the default stream). CPU: must be NULL */
-  void* workspace;          /* scratch memory on `device`; may be NULL if tandem_X_workspace says 0 bytes */
+  void* stream;    /* CUDA: a cudaStream_t (NULL: the default stream). CPU: must be NULL */
+  void* workspace; /* scratch memory on `device`; may be NULL if tandem_X_workspace says 0 bytes */
   uint64_t workspace_bytes;
-  int32_t backend;          /* TANDEM_BACKEND_...; forcing one that cannot serve is an error */
-  int32_t num_threads;      /* CPU threads of this call; 0: OpenMP's default. Does not change any bit of the result */
-  int32_t sm_margin;        /* CUDA: SMs left free for other work; 0 elsewhere */
-  int32_t needs_grad;       /* 1: the forward refuses what the backward cannot do [13] */
-  int32_t deterministic;    /* 1: the backward's results are bitwise equal on every run, or it refuses [12] */
-  int32_t checked;          /* 1: validate offsets, lengths and intervals by value (also: TANDEM_CHECK=1) [13] */
+  int32_t backend;       /* TANDEM_BACKEND_...; forcing one that cannot serve is an error */
+  int32_t num_threads;   /* CPU threads of this call; 0: OpenMP's default. Does not change any bit of the result */
+  int32_t sm_margin;     /* CUDA: SMs left free for other work; 0 elsewhere */
+  int32_t needs_grad;    /* 1: the forward refuses what the backward cannot do [13] */
+  int32_t deterministic; /* 1: the backward's results are bitwise equal on every run, or it refuses [12] */
+  int32_t checked;       /* 1: validate offsets, lengths and intervals by value (also: TANDEM_CHECK=1) [13] */
 } tandem_execution;
 
-/* ------------------------------------------------------------------------------------------------------------- masks */
+/* ------------------------------------------------------------------------------------------------------------ masks */
 
 /*
  * Query row i of a sequence stands at key position i + d, where d = seqlen_k - seqlen_q of the used lengths
@@ -146,11 +146,11 @@ typedef struct tandem_mask {
   int64_t window_left;     /* >= 0, or -1: open */
   int64_t window_right;    /* >= 0, or -1: open */
   int64_t attention_chunk; /* 0: none */
-  tandem_tensor lo;        /* int32, optional: (batch or 1, nheads_q or 1, seqlen_q); packed: (nheads_q or 1, total_q) */
-  tandem_tensor hi;        /* the same; either may be given alone */
+  tandem_tensor lo; /* int32, optional: (batch or 1, nheads_q or 1, seqlen_q); packed: (nheads_q or 1, total_q) */
+  tandem_tensor hi; /* the same; either may be given alone */
 } tandem_mask;
 
-/* ----------------------------------------------------------------------------------------------------------- forward */
+/* ---------------------------------------------------------------------------------------------------------- forward */
 
 /* Dense: every sequence of the batch has seqlen_q query rows and seqlen_k keys (or fewer, by seqused). */
 typedef struct tandem_forward_params {
@@ -164,10 +164,12 @@ typedef struct tandem_forward_params {
                         fp32 for fp8 q. Rows outside every sequence are written as 0 [8] */
   tandem_tensor lse; /* optional: fp32 (batch, nheads_q, seqlen_q), any strides; fp64 is allowed for fp64 q [6] */
 
-  tandem_tensor sink;    /* optional: fp32 (nheads_q), one more logit per head in scaled units (fp64 for fp64 q) */
-  tandem_tensor q_scale; /* optional, fp8 only: fp32 factor that turns stored values into real ones; absent is 1. Shape */
-  tandem_tensor k_scale; /* (1), (batch, nheads) or (batch, nheads, blocks of 128 rows), nheads being the tensor's own; */
-  tandem_tensor v_scale; /* q_scale may also have nheads_k heads */
+  tandem_tensor sink; /* optional: fp32 (nheads_q), one more logit per head in scaled units (fp64 for fp64 q) */
+  /* Optional, fp8 only: fp32 factors that turn stored values into real ones; absent is 1. Shape (1), (batch, nheads) or
+     (batch, nheads, blocks of 128 rows), nheads being the tensor's own; q_scale may also have nheads_k heads. */
+  tandem_tensor q_scale;
+  tandem_tensor k_scale;
+  tandem_tensor v_scale;
 
   tandem_tensor seqused_q; /* optional: int32 (batch), how many rows of each sequence count */
   tandem_tensor seqused_k; /* optional: int32 (batch) */
@@ -196,8 +198,8 @@ typedef struct tandem_varlen_forward_params {
   tandem_tensor lse; /* optional: (nheads_q, total_q) */
 
   tandem_tensor sink;    /* as in tandem_forward_params */
-  tandem_tensor q_scale; /* as in tandem_forward_params; blocks are counted from the start of each sequence, and their */
-  tandem_tensor k_scale; /* axis is long enough for the longest one */
+  tandem_tensor q_scale; /* as in tandem_forward_params; blocks are counted from the start of each sequence, */
+  tandem_tensor k_scale; /* and their axis is long enough for the longest one */
   tandem_tensor v_scale;
 
   tandem_tensor cu_seqlens_q; /* int32 (batch + 1), non-decreasing, from 0 to at most total_q */
@@ -219,7 +221,7 @@ TANDEM_API tandem_status tandem_varlen_forward_workspace(const tandem_varlen_for
                                                          uint64_t* alignment);
 TANDEM_API tandem_status tandem_varlen_forward(const tandem_varlen_forward_params* params);
 
-/* ---------------------------------------------------------------------------------------------------------- backward */
+/* --------------------------------------------------------------------------------------------------------- backward */
 
 /*
  * The gradients of the forward with the same parameters. With delta_i = dot(dO_i, O_i) - dLSE_i:
@@ -233,14 +235,14 @@ typedef struct tandem_backward_params {
   uint64_t struct_size; /* sizeof(tandem_backward_params) */
   tandem_execution exec;
 
-  tandem_tensor q, k, v; /* as in the forward */
-  tandem_tensor out;     /* the forward's result */
-  tandem_tensor lse;     /* the forward's result, required */
-  tandem_tensor dout;    /* shape and dtype of out */
-  tandem_tensor dlse;    /* optional: shape and dtype of lse; ignored on rows whose LSE is not finite [6] */
+  tandem_tensor q, k, v;    /* as in the forward */
+  tandem_tensor out;        /* the forward's result */
+  tandem_tensor lse;        /* the forward's result, required */
+  tandem_tensor dout;       /* shape and dtype of out */
+  tandem_tensor dlse;       /* optional: shape and dtype of lse; ignored on rows whose LSE is not finite [6] */
   tandem_tensor dq, dk, dv; /* shapes and dtypes of q, k, v. Rows outside every sequence are written as 0 [8] */
-  tandem_tensor sink;    /* the forward's */
-  tandem_tensor dsink;   /* shape and dtype of sink; required if and only if a sink is given */
+  tandem_tensor sink;       /* the forward's */
+  tandem_tensor dsink;      /* shape and dtype of sink; required if and only if a sink is given */
 
   tandem_tensor seqused_q, seqused_k;
 
@@ -286,7 +288,7 @@ TANDEM_API tandem_status tandem_varlen_backward_workspace(const tandem_varlen_ba
                                                           uint64_t* alignment);
 TANDEM_API tandem_status tandem_varlen_backward(const tandem_varlen_backward_params* params);
 
-/* ------------------------------------------------------------------------------------------------------------- merge */
+/* ------------------------------------------------------------------------------------------------------------ merge */
 
 /*
  * Joins the results of attention over disjoint sets of keys (n of them) into the result over their union:
@@ -314,7 +316,7 @@ TANDEM_API tandem_status tandem_merge_workspace(const tandem_merge_params* param
                                                 uint64_t* alignment);
 TANDEM_API tandem_status tandem_merge(const tandem_merge_params* params);
 
-/* ---------------------------------------------------------------------------------------------------- library and devices */
+/* ---------------------------------------------------------------------------------------------- library and devices */
 
 /* One sentence about the calling thread's last failed call; "" if there was none. Valid until its next Tandem call. */
 TANDEM_API const char* tandem_last_error(void);
@@ -327,7 +329,7 @@ TANDEM_API const char* tandem_version(void);                     /* "0.1.0" of t
 TANDEM_API tandem_status tandem_prepare(tandem_device device);
 
 TANDEM_API const char* tandem_backend_name(int32_t backend); /* "tiled"; "unknown backend" */
-/* TANDEM_OK if the backend was built and can run on the device; otherwise a code, and tandem_last_error() says why not. */
+/* TANDEM_OK if the backend was built and can run on the device; else a code, and tandem_last_error() says why not. */
 TANDEM_API tandem_status tandem_backend_available(int32_t backend, tandem_device device);
 /* Which backend a call with exec.backend == requested on this device would run on, TANDEM_BACKEND included. */
 TANDEM_API tandem_status tandem_backend_select(int32_t requested, tandem_device device, int32_t* backend);

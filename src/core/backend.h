@@ -16,7 +16,7 @@ struct Backend {
   const char* name;  // "tiled"
   int32_t device_type;
 
-  Status (*available)(int32_t device_ordinal);       // ok, or why it cannot run here
+  Status (*available)(int32_t device_ordinal);         // ok, or why it cannot run here
   std::string (*description)(int32_t device_ordinal);  // one line: what it runs on
   Status (*prepare)(int32_t device_ordinal);
 

@@ -25,15 +25,29 @@ constexpr int64_t dtype_bytes(DType dtype) {
   }
 }
 
-constexpr bool is_fp8(DType dtype) { return dtype == DType::kE4m3 || dtype == DType::kE5m2; }
-constexpr bool is_16bit(DType dtype) { return dtype == DType::kFp16 || dtype == DType::kBf16; }
-constexpr bool is_float(DType dtype) { return dtype >= DType::kFp64 && dtype <= DType::kE5m2; }
+constexpr bool is_fp8(DType dtype) {
+  return dtype == DType::kE4m3 || dtype == DType::kE5m2;
+}
+constexpr bool is_16bit(DType dtype) {
+  return dtype == DType::kFp16 || dtype == DType::kBf16;
+}
+constexpr bool is_float(DType dtype) {
+  return dtype >= DType::kFp64 && dtype <= DType::kE5m2;
+}
 
 // Storage types of the formats that C++17 lacks: their bits, nothing else. g++ 12 has no __bf16 in C++.
-struct Fp16 { uint16_t bits; };
-struct Bf16 { uint16_t bits; };
-struct E4m3 { uint8_t bits; };
-struct E5m2 { uint8_t bits; };
+struct Fp16 {
+  uint16_t bits;
+};
+struct Bf16 {
+  uint16_t bits;
+};
+struct E4m3 {
+  uint8_t bits;
+};
+struct E5m2 {
+  uint8_t bits;
+};
 
 // Conversions of single values: exact towards fp32, round to nearest even from it. Overflow gives infinity, in E4M3
 // (which has none) NaN; NaN stays NaN. Vectors of them are converted by the backends.
