@@ -279,7 +279,7 @@ def _call(
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     device_type = tensors[0].device.type
-    if not torch.is_autocast_enabled(device_type):
+    if device_type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
     return tuple(t.to(dtype) if t.dtype in _AUTOCAST_DTYPES else t for t in tensors)
