@@ -26,7 +26,7 @@ def load_tool(name: str) -> ModuleType:
 boundaries = load_tool("check_boundaries")
 docs = load_tool("check_docs")
 cases = load_tool("case_table")
-figures = load_tool("readme_figures")
+figures = load_tool("figures")
 
 
 def plant(root: Path, name: str, text: str) -> None:
@@ -171,7 +171,17 @@ def test_figures_are_those_of_the_last_complete_run() -> None:
         record("cut short", "forward", "tandem", 9.0),
         "",
     ]
-    readme = figures.with_table(f"text\n{figures.BEGIN}old\n{figures.END}more\n", lines)
-    assert "| fp32 | 1, 64, 2, 8 | none | 2.0 | 5.0 | 2.50 | | | |\n" in readme
-    assert readme.startswith("text\n")
-    assert readme.endswith("more\n")
+    assert figures.table(lines).endswith("| fp32 | 1, 64, 2, 8 | none | 2.0 | 5.0 | 2.50 | | | |\n")
+
+
+def test_figures_replace_what_is_between_the_markers() -> None:
+    document = "a\n<!-- figures: x.jsonl -->\nold\n<!-- end of figures -->\nb\n"
+    changed = "a\n<!-- figures: x.jsonl -->\nnew\n<!-- end of figures -->\nb\n"
+    assert figures.with_table(document, "x.jsonl", "new\n") == changed
+
+
+def test_tile_table_shows_ratios_of_the_commit_timed_last() -> None:
+    where = {"op": "forward", "shape": [1, 64, 2, 8], "mask": "none", "cpu": "a CPU", "threads": 2, "dtype": "fp32"}
+    times = [("old", "as committed", 9.0), ("new", "as committed", 2.0), ("new", "kBlockM = 1", 3.0)]
+    lines = [json.dumps({**where, "commit": commit, "variant": v, "ms_min": ms}) for commit, v, ms in times]
+    assert figures.tile_table(lines).endswith("| as committed | 2.0 |\n| kBlockM = 1 | 1.50 |\n")

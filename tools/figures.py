@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Writes the tables of figures in the documents from the committed results of benchmarks.
+
+    tools/figures.py            writes the documents
+    tools/figures.py --check    fails if one is out of date
+
+README.md: bench/results/cpu.jsonl, to which bench/cpu_compare.py appends; each row is the last run that timed it.
+docs/TUNING.md: bench/results/cpu_tiles.jsonl, to which bench/cpu_tiles.py appends; the commit timed last.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+END = "<!-- end of figures -->\n"
+CASE_FIELDS = ("dtype", "batch", "seqlen_q", "nheads_q", "headdim", "mask", "op")
+OPERATIONS = ("forward", "backward")
+
+Record = dict[str, Any]
+
+
+def latest_pairs(lines: list[str]) -> dict[tuple[Any, ...], dict[str, Record]]:
+    """{case: {library: record}}, both records from the same run, the last that has both."""
+    runs: dict[tuple[Any, ...], dict[str, dict[str, Record]]] = {}
+    for line in filter(str.strip, lines):
+        record = json.loads(line)
+        case = tuple(record[field] for field in CASE_FIELDS)
+        by_run = runs.setdefault(case, {})
+        by_run.setdefault(record["run"], {})[record["library"]] = record
+    pairs = {case: [run for run in by_run.values() if {"tandem", "torch"} <= set(run)] for case, by_run in runs.items()}
+    return {case: complete[-1] for case, complete in pairs.items() if complete}
+
+
+def cell(pair: dict[str, Record]) -> str:
+    ours, theirs = pair["tandem"], pair["torch"]
+    return f"{ours['ms']:.1f} | {theirs['ms']:.1f} | {theirs['ms'] / ours['ms']:.2f}"
+
+
+def table(lines: list[str]) -> str:
+    pairs = latest_pairs(lines)
+    machines = {f"{pair['tandem']['gpu']}, {pair['tandem']['driver']}" for pair in pairs.values()}
+    commits = {pair["tandem"]["commit"] for pair in pairs.values()}
+    rows = [
+        f"Milliseconds, medians, both libraries interleaved in one process ({'; '.join(sorted(machines))}; "
+        f"commit {', '.join(sorted(commits))}). Ratio: PyTorch's time over Tandem's. `./run bench` measures again.",
+        "",
+        "| dtype | batch, seqlen, heads, headdim | mask | forward | PyTorch | ratio | backward | PyTorch | ratio |",
+        "| --- | --- | --- | --: | --: | --: | --: | --: | --: |",
+    ]
+    for case in dict.fromkeys(case[:-1] for case in pairs):
+        dtype, *shape, mask = case
+        found = [pairs.get((*case, operation)) for operation in OPERATIONS]
+        cells = [cell(pair) if pair else "| |" for pair in found]
+        rows.append(f"| {dtype} | {', '.join(map(str, shape))} | {mask} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def tile_table(lines: list[str]) -> str:
+    """One row per variant, one column per problem: time relative to the sources as committed."""
+    records = [json.loads(line) for line in filter(str.strip, lines)]
+    commits = [record["commit"] for record in records]
+    records = [record for record in records if record["commit"] == commits[-1]]
+    problems: dict[str, dict[str, float]] = {}
+    for record in records:
+        problem = f"{record['op']}, headdim {record['shape'][3]}" + (", causal" if record["mask"] == "causal" else "")
+        problems.setdefault(problem, {})[record["variant"]] = record["ms_min"]
+    variants = list(dict.fromkeys(record["variant"] for record in records))
+    base = variants[0]
+    last = records[-1]
+    shapes = sorted({tuple(record["shape"]) for record in records})
+    rows = [
+        "Time over that of the sources as committed (first row: milliseconds), fastest of interleaved rounds, "
+        f"{last['dtype']}, {last['threads']} threads, {last['cpu']}, commit {last['commit']}. "
+        f"Shapes (batch, seqlen, heads, headdim): {', '.join(str(shape) for shape in shapes)}.",
+        "",
+        "| variant | " + " | ".join(problems) + " |",
+        "| --- |" + " --: |" * len(problems),
+        f"| {base} | " + " | ".join(f"{times[base]:.1f}" for times in problems.values()) + " |",
+    ]
+    for variant in variants[1:]:
+        ratios = (f"{times[variant] / times[base]:.2f}" for times in problems.values())
+        rows.append(f"| {variant} | " + " | ".join(ratios) + " |")
+    return "\n".join(rows) + "\n"
+
+
+TABLES = [
+    ("README.md", "bench/results/cpu.jsonl", table),
+    ("docs/TUNING.md", "bench/results/cpu_tiles.jsonl", tile_table),
+]
+
+
+def with_table(document: str, source: str, text: str) -> str:
+    """The document with the lines between the markers of `source` replaced."""
+    begin = f"<!-- figures: {source} -->\n"
+    before, rest = document.split(begin)
+    _, after = rest.split(END, 1)
+    return before + begin + text + END + after
+
+
+def main() -> int:
+    outdated = 0
+    for name, source, make_table in TABLES:
+        path = ROOT / name
+        document = path.read_text(encoding="utf-8")
+        text = make_table((ROOT / source).read_text(encoding="utf-8").splitlines())
+        expected = with_table(document, source, text)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(expected, encoding="utf-8")
+        elif document != expected:
+            print(f"{name}: the table of figures is out of date; tools/figures.py writes it")
+            outdated += 1
+    return 1 if outdated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
