@@ -89,7 +89,7 @@ def attention_forward(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
     if attention_mask is not None:
-        options["lo"], options["hi"] = _intervals(attention_mask, q_length=q.shape[1], kv_length=k.shape[1])
+        options["lo"], options["hi"] = _row_intervals(attention_mask, q_length=q.shape[1], kv_length=k.shape[1])
     else:
         causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
         options["causal"] = causal
@@ -119,7 +119,7 @@ def _refuse_what_would_be_ignored(dropout: float, kwargs: dict[str, Any]) -> Non
         )
 
 
-def _intervals(mask: Tensor, q_length: int, kv_length: int) -> tuple[Tensor, Tensor]:
+def _row_intervals(mask: Tensor, q_length: int, kv_length: int) -> tuple[Tensor, Tensor]:
     if not isinstance(mask, Tensor):
         raise UnsupportedError(f"the attention mask is a {type(mask).__name__}; it must be a tensor or None")
     lo, hi = mask.unbind(-1) if is_interval_mask(mask) else from_dense_mask(mask, kv_length)

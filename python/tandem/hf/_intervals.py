@@ -201,22 +201,18 @@ def _packed(rows: Tensor, packed_sequence_mask: Tensor) -> Interval:
     return torch.searchsorted(numbers, numbers), torch.searchsorted(numbers, numbers, right=True)
 
 
-def _inner_code(factory: Callable[..., Any]) -> CodeType:
-    return next(constant for constant in factory.__code__.co_consts if isinstance(constant, CodeType))
-
-
 def _variables(mask_function: MaskFunction) -> dict[str, Any]:
     cells = mask_function.__closure__ or ()
     return {name: cell.cell_contents for name, cell in zip(mask_function.__code__.co_freevars, cells, strict=True)}
 
 
-_AND = _inner_code(masking_utils.and_masks)
-_REMAP = _inner_code(masking_utils.remap_positions_for_packed_sequence)
-_PACKED = _inner_code(masking_utils.packed_sequence_mask_function)
+_AND = masking_utils.and_masks().__code__
+_REMAP = masking_utils.remap_positions_for_packed_sequence(masking_utils.causal_mask_function, torch.empty(0)).__code__
+_PACKED = masking_utils.packed_sequence_mask_function(torch.empty(0)).__code__
 _KNOWN: dict[CodeType, Callable[..., Any]] = {
-    _inner_code(masking_utils.sliding_window_overlay): _sliding,
-    _inner_code(masking_utils.sliding_window_bidirectional_overlay): _sliding_bidirectional,
-    _inner_code(masking_utils.chunked_overlay): _chunked,
+    masking_utils.sliding_window_overlay(1).__code__: _sliding,
+    masking_utils.sliding_window_bidirectional_overlay(1).__code__: _sliding_bidirectional,
+    masking_utils.chunked_overlay(1, torch.empty(0)).__code__: _chunked,
     _PACKED: _packed,
 }
 
