@@ -20,7 +20,10 @@ class Keywords {
  public:
   Keywords(const char* function, nanobind::kwargs arguments) : function_(function), arguments_(std::move(arguments)) {}
 
-  bool has(const char* name) { return find(name).is_valid(); }
+  bool has(const char* name) const { return look_up(name).is_valid(); }
+
+  // Names that the call may carry although nothing reads them.
+  void allow(const char* name) { known_.push_back(name); }
 
   template <class T>
   T get(const char* name, const char* expected, T fallback) {
@@ -49,7 +52,7 @@ class Keywords {
     return optional_tensor(name);
   }
 
-  // Refuses arguments that nothing has asked for.
+  // Refuses arguments that nothing has read.
   void finish() const {
     for (const auto& [key, value] : arguments_) {
       const std::string name = nanobind::cast<std::string>(key);
@@ -59,10 +62,14 @@ class Keywords {
   }
 
  private:
-  nanobind::handle find(const char* name) {
-    known_.push_back(name);
+  nanobind::handle look_up(const char* name) const {
     PyObject* value = PyDict_GetItemString(arguments_.ptr(), name);
     return value == Py_None ? nanobind::handle() : nanobind::handle(value);
+  }
+
+  nanobind::handle find(const char* name) {
+    allow(name);
+    return look_up(name);
   }
 
   std::string prefix() const { return std::string(function_) + ": "; }

@@ -116,8 +116,8 @@ void read_attention(Keywords& keywords, Params& params) {
   if constexpr (kPacked) {
     read_packing(keywords, params);
   } else {
-    keywords.integer("max_seqlen_q");  // hints; a dense call has no use for them
-    keywords.integer("max_seqlen_k");
+    // None, and hints that a dense call has no use for.
+    for (const char* name : {"cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"}) keywords.allow(name);
   }
 }
 

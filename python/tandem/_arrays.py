@@ -171,13 +171,12 @@ def _require_dtype(name: str, found: str, allowed: tuple[str, ...]) -> None:
         raise InvalidArgumentError(f"{name} has dtype {found}; allowed: {', '.join(allowed)}")
 
 
-def _int32_array(name: str, values: list[object] | tuple[object, ...]) -> npt.NDArray[np.int32]:
+def _int32_array(name: str, values: list[Any] | tuple[Any, ...]) -> npt.NDArray[np.int32]:
     if any(isinstance(each, bool) or not isinstance(each, (int, np.integer)) for each in values):
         raise TypeError(f"{name} must hold ints only")
-    try:
-        return np.array(values, dtype=np.int32)
-    except OverflowError:
-        raise InvalidArgumentError(f"{name} holds a number that does not fit into int32") from None
+    if any(not -(2**31) <= each < 2**31 for each in values):
+        raise InvalidArgumentError(f"{name} holds a number that does not fit into int32")
+    return np.array(values, dtype=np.int32)
 
 
 def _host_operand(name: str, array: npt.NDArray[Any], dtype: int, contiguous: bool, writable: bool) -> Operand:

@@ -373,6 +373,9 @@ def test_unknown_arguments_of_the_integer_interface_are_refused() -> None:
     tensor = _core.Tensor(0, _core.FP32, (1, 4, 1, 8), (32, 8, 8, 1))
     with pytest.raises(TypeError, match="forward_check: unexpected argument 'dropout'"):
         _core.forward_check(q=tensor, k=tensor, v=tensor, out=tensor, dropout=0.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="merge_check: unexpected argument 'cu_seqlens_q'"):
+        _core.merge_check(out_partial=tensor, lse_partial=tensor, out=tensor, cu_seqlens_q=tensor)  # type: ignore[call-arg]
+    _core.forward_check(q=tensor, k=tensor, v=tensor, out=tensor, cu_seqlens_q=None, sink=None, window=None)
     with pytest.raises(TypeError, match="forward_check: missing argument 'out'"):
         _core.forward_check(q=tensor, k=tensor, v=tensor)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="argument 'q' must be a Tensor, not int"):
