@@ -7,9 +7,10 @@
 #include "core/dtype.h"
 #include "sm90/ptx/device.cuh"
 
-// wgmma.mma_async.sync.aligned.m64nNkK (8.0, sm_90a): D = A B, or D += A B if `accumulate`, with fp32 accumulators; K is 16
-// for bf16 and fp16, 32 for e4m3. Called by all threads of a warpgroup, with uniform descriptors and `accumulate`, between
-// wgmma_fence() and wgmma_commit(). PTX: Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async.
+// wgmma.mma_async.sync.aligned.m64nNkK (8.0, sm_90a): D = A B, or D += A B if `accumulate`, with fp32 accumulators; K
+// is 16 for bf16 and fp16, 32 for e4m3. Called by all threads of a warpgroup, with uniform descriptors and a uniform
+// `accumulate`, between wgmma_fence() and wgmma_commit().
+// PTX: Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async.
 //
 //   Wgmma<Element, N>::ss<major of A, major of B>(d, descriptor of A, descriptor of B, accumulate)
 //   Wgmma<Element, N>::rs<major of B>(d, fragment of A, descriptor of B, accumulate)

@@ -1,0 +1,73 @@
+#pragma once
+
+#include "sm90/forward/consume.cuh"
+#include "sm90/forward/params.h"
+#include "sm90/forward/produce.cuh"
+#include "sm90/forward/traits.h"
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/mbarrier.cuh"
+#include "sm90/ptx/named_barrier.cuh"
+#include "sm90/ptx/setmaxnreg.cuh"
+#include "sm90/ptx/shared.cuh"
+#include "sm90/ptx/tma.cuh"
+
+// Attention, forward: O = softmax(scale Q K^T) V, and LSE, as an online softmax over key blocks.
+//
+// A persistent block has one producer warpgroup, whose threads only move data, and two consumer warpgroups of 64 query
+// rows each. A work tile is 128 rows of one head; a block draws the next from a counter while it works on this one.
+//
+//   load thread   | K2 | Q V2 | K1 | V1 | K0 | V0 | next tile's K ...          TMA, as stages fall free
+//   consumer 0    | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | PV0 | O to shared memory
+//   consumer 1         | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | PV0 | O ...
+//   store threads                                                                        | TMA store of O
+//
+// The consumers take turns on the tensor cores (ping-pong): S of a block and P V of the block before are issued
+// together, and the softmax of one consumer runs under the products of the other; inside each, softmax i runs under P V
+// of block i + 1. traits.h has the barrier table, docs/SCHEDULE.md the budgets.
+namespace tandem::sm90 {
+
+template <typename Traits>
+TANDEM_DEVICE void init_barriers() {
+  constexpr int kConsumerWarps = Traits::kConsumers * 4;
+  for (int w = 0; w < Traits::kConsumers; ++w) {
+    ptx::mbarrier_init(barrier_at(Traits::kQFull, w), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kQEmpty, w), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kOFull, w), 4);
+  }
+  for (int stage = 0; stage < Traits::kStages; ++stage) {
+    ptx::mbarrier_init(barrier_at(Traits::kKFull, stage), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kKEmpty, stage), kConsumerWarps);
+    ptx::mbarrier_init(barrier_at(Traits::kVFull, stage), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kVEmpty, stage), kConsumerWarps);
+  }
+  for (int slot = 0; slot < Traits::kTileStages; ++slot) {
+    ptx::mbarrier_init(barrier_at(Traits::kTileFull, slot), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + Traits::kConsumers);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+template <typename Traits>
+TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
+    forward_kernel(const TANDEM_GRID_CONSTANT ForwardParams params) {
+  static_assert(Traits::kBase == ptx::kDynamicSharedBase);
+  if (ptx::thread_rank() == 0) {
+    ptx::check_dynamic_shared_base();
+    ptx::prefetch_tensor_map(&params.q);
+    ptx::prefetch_tensor_map(&params.k);
+    ptx::prefetch_tensor_map(&params.v);
+    ptx::prefetch_tensor_map(&params.out);
+    init_barriers<Traits>();
+  }
+  ptx::block_sync();
+  const int warpgroup = ptx::warpgroup_index();
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_decrease<Traits::kProducerRegisters>();
+    produce<Traits>(params);
+  } else {
+    ptx::setmaxnreg_increase<Traits::kConsumerRegisters>();
+    consume<Traits>(params, warpgroup - 1);
+  }
+}
+
+}  // namespace tandem::sm90

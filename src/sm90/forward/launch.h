@@ -1,0 +1,12 @@
+#pragma once
+
+#include "core/problem.h"
+#include "core/status.h"
+
+namespace tandem::sm90 {
+
+// Runs a problem that forward_supports() on its stream and device: two asynchronous operations, no allocation, no
+// synchronization. The workspace is that of forward_workspace().
+Status launch_forward(const AttentionProblem& problem);
+
+}  // namespace tandem::sm90
