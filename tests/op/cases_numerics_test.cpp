@@ -1,0 +1,380 @@
+// Cases from the field, by number: masks, softcap, sinks, LSE and its gradient, numerics, head dims, validation.
+
+#include <algorithm>
+
+#include "backend_test.h"
+#include "float_types.h"
+
+namespace tandem::optest {
+namespace {
+
+class Cases : public BackendTest {
+ protected:
+  struct Merged {
+    tandem_status status;
+    std::vector<double> out, lse;
+  };
+
+  // tandem_merge over parts of shape (batch 1, rows, heads 1, columns).
+  Merged merge(const std::vector<std::vector<double>>& outs, const std::vector<std::vector<double>>& lses,
+               const std::vector<double>& sink = {}) const {
+    const int64_t parts = static_cast<int64_t>(outs.size());
+    const int64_t rows = static_cast<int64_t>(lses[0].size());
+    const int64_t columns = static_cast<int64_t>(outs[0].size()) / rows;
+    HostTensor out_partial({parts, 1, rows, 1, columns}, TANDEM_FP32);
+    HostTensor lse_partial({parts, 1, 1, rows}, TANDEM_FP32);
+    for (int64_t n = 0; n < out_partial.count(); ++n) {
+      out_partial.set(n, outs[static_cast<size_t>(n / (rows * columns))][static_cast<size_t>(n % (rows * columns))]);
+    }
+    for (int64_t n = 0; n < lse_partial.count(); ++n) {
+      lse_partial.set(n, lses[static_cast<size_t>(n / rows)][static_cast<size_t>(n % rows)]);
+    }
+    HostTensor out({1, rows, 1, columns}, TANDEM_FP32);
+    HostTensor lse({1, 1, rows}, TANDEM_FP32);
+    HostTensor sinks = sink.empty() ? HostTensor() : HostTensor({1}, TANDEM_FP32);
+    if (!sink.empty()) sinks.set(0, sink[0]);
+    tandem_merge_params params = {};
+    params.struct_size = sizeof params;
+    params.exec.backend = backend();
+    params.out_partial = out_partial.view();
+    params.lse_partial = lse_partial.view();
+    params.sink = sinks.view();
+    params.out = out.view();
+    params.lse = lse.view();
+    const tandem_status status = tandem_merge(&params);
+    EXPECT_EQ(status, TANDEM_OK) << tandem_last_error();
+    return {status, out.values(), lse.values()};
+  }
+};
+
+TEST_P(Cases, C13_MergeOfEmptyAndRealParts) {
+  const Merged empty = merge({{0, 0}, {kNan, kNan}}, {{-kInfinity}, {-kInfinity}});
+  expect_all(empty.out, 0);
+  EXPECT_EQ(empty.lse[0], -kInfinity);
+  const float value = 0.1f;
+  const float lse = 1.7f;
+  const Merged one = merge({{kNan, 0}, {value, -0.0}}, {{-kInfinity}, {lse}});
+  EXPECT_EQ(one.out[0], value);
+  EXPECT_TRUE(std::signbit(one.out[1]));
+  EXPECT_EQ(one.lse[0], lse);
+  const Merged two = merge({{1, 0}, {0, 1}}, {{1}, {2}});
+  EXPECT_NEAR(two.lse[0], 2.3132617, 1e-6);
+  EXPECT_NEAR(two.out[0], std::exp(1 - 2.3132617), 1e-6);
+  EXPECT_NEAR(two.out[1], std::exp(2 - 2.3132617), 1e-6);
+}
+
+TEST_P(Cases, C54_WindowOfFourTokens) {
+  Problem problem = dense_problem(1, 8, 8, 1, 1, 8);
+  problem.has_window = true;
+  problem.window_right = 0;
+  problem.softmax_scale = 0;
+  const Inputs inputs = random_inputs(problem, 54, Poison::kNone);
+  problem.window_left = 3;
+  EXPECT_NEAR(forward(problem, inputs).lse[5], std::log(4.0), 1e-6);  // keys 2 to 5
+  problem.window_left = 4;
+  EXPECT_NEAR(forward(problem, inputs).lse[5], std::log(5.0), 1e-6);
+  expect_correct(problem, 54);
+}
+
+// All of these are the same row intervals, so even the bits agree.
+TEST_P(Cases, C55_CausalAsAWindow) {
+  Problem problem = dense_problem(1, 512, 512, 1, 1, 32);
+  const Inputs inputs = random_inputs(problem, 55);
+  problem.causal = true;
+  const Results causal = forward(problem, inputs);
+  problem.causal = false;
+  problem.has_window = true;
+  problem.window_right = 0;
+  for (int64_t left : {int64_t{-1}, int64_t{512}, int64_t{511}, int64_t{1000000}, INT64_MAX}) {
+    problem.window_left = left;
+    expect_same_bits(causal, forward(problem, inputs));
+  }
+}
+
+TEST_P(Cases, C56_OnlyMinusOneOpensASide) {
+  for (const auto& [left, right] : {std::pair<int64_t, int64_t>{-1, -3}, {-5, 2}}) {
+    Problem problem = dense_problem(1, 4, 4, 1, 1, 8);
+    const Inputs inputs = random_inputs(problem, 56);
+    problem.has_window = true;
+    problem.window_left = left;
+    problem.window_right = right;
+    Runner runner(problem, inputs, backend());
+    EXPECT_EQ(runner.forward(), TANDEM_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(tandem_last_error()).find("window"), std::string::npos);
+  }
+}
+
+TEST_P(Cases, C57_KeysOutsideTheWindow) {
+  for (int64_t seqlen_q : {1, 5, 64}) {
+    Problem problem = dense_problem(1, seqlen_q, 1000, 24, 2, 16);
+    problem.has_window = true;
+    problem.window_left = 127;
+    problem.window_right = 0;
+    Inputs inputs = random_inputs(problem, 57);
+    for (std::vector<double>* values : {&inputs.k, &inputs.v}) {
+      for (double& value : *values) value = std::isnan(value) ? 1e4 : value;
+    }
+    EXPECT_EQ(check_problem(problem, inputs, backend()), "");
+  }
+}
+
+TEST_P(Cases, C59_WindowsOverUnequalLengths) {
+  for (bool causal : {false, true}) {
+    Problem problem = packed_problem({5, 9, 1, 300}, {9, 5, 300, 1}, 2, 1, 16);
+    problem.has_window = true;
+    problem.window_left = 2;
+    problem.window_right = 1;
+    problem.causal = causal;
+    expect_correct(problem, 59);
+  }
+}
+
+TEST_P(Cases, C60_AttentionChunks) {
+  Problem problem = dense_problem(1, 8, 8, 1, 1, 8);
+  problem.attention_chunk = 4;
+  problem.causal = true;
+  problem.softmax_scale = 0;
+  const Results results = forward(problem, random_inputs(problem, 60, Poison::kNone));
+  for (size_t i = 0; i < 8; ++i) EXPECT_NEAR(results.lse[i], std::log(1.0 + static_cast<double>(i % 4)), 1e-6);
+  problem.softmax_scale.reset();
+  expect_correct(problem, 60);
+}
+
+TEST_P(Cases, C63_SoftcapAndItsSlope) {
+  const double scores[] = {10, 100, -100};
+  const double capped[] = {9.645382, 29.923739, -29.923739};
+  const double slopes[] = {0.896630, 0.005078, 0.005078};
+  for (int n = 0; n < 3; ++n) {
+    Problem problem = dense_problem(1, 1, 1, 1, 1, 1);
+    problem.softcap = 30;
+    problem.with_dlse = true;
+    Inputs inputs = constant_inputs(problem, scores[n], 1, 1, 0);
+    inputs.dlse = {1};  // d LSE / d q is the slope, as P = k = 1
+    const Results results = both(problem, inputs);
+    EXPECT_NEAR(results.lse[0], capped[n], 2e-5);
+    EXPECT_NEAR(results.dq[0], slopes[n], 2e-6);
+  }
+  Problem problem = packed_problem({40, 33}, {70, 20}, 2, 1, 256);
+  problem.softcap = 30;
+  problem.has_window = true;
+  problem.window_left = 9;
+  expect_correct(problem, 63);
+}
+
+TEST_P(Cases, C64_LearnableSink) {
+  Problem problem = dense_problem(1, 1, 2, 1, 1, 1);
+  problem.sink = {0};
+  Inputs inputs = constant_inputs(problem, 0, 0, 0, 1);
+  inputs.v = {3, 6};
+  const Results results = both(problem, inputs);
+  EXPECT_NEAR(results.out[0], 3, 1e-6);
+  EXPECT_NEAR(results.lse[0], std::log(3.0), 1e-6);  // with the sink
+  EXPECT_NEAR(results.dsink[0], -1, 1e-6);           // - 1/3 * dout * out
+  // Two parts exclude the sink, the merge adds it once.
+  const Merged merged = merge({{3}, {6}}, {{0}, {0}}, {0});
+  EXPECT_NEAR(merged.out[0], 3, 1e-6);
+  EXPECT_NEAR(merged.lse[0], std::log(3.0), 1e-6);
+  const Merged only_sink = merge({{kNan}, {kNan}}, {{-kInfinity}, {-kInfinity}}, {0.5});
+  EXPECT_EQ(only_sink.out[0], 0);
+  EXPECT_EQ(only_sink.lse[0], 0.5);
+}
+
+TEST_P(Cases, C65_LseOfEqualScores) {
+  for (int64_t keys : {1, 2, 3, 5, 1023, 1024}) {
+    const Problem dense = dense_problem(2, 2, keys, 2, 1, 16);
+    const Results a = forward(dense, constant_inputs(dense, 0, 1, 1, 0));
+    const int32_t length = static_cast<int32_t>(keys);
+    const Problem packed = packed_problem({2, 1}, {length, length}, 2, 1, 16);
+    const Results b = forward(packed, constant_inputs(packed, 0, 1, 1, 0));
+    EXPECT_EQ(a.lse.size(), size_t{8});
+    EXPECT_EQ(b.lse.size(), size_t{6});
+    const double expected = std::log(static_cast<double>(keys));
+    for (double lse : a.lse) EXPECT_NEAR(lse, expected, 1e-5);
+    for (double lse : b.lse) EXPECT_NEAR(lse, expected, 1e-5);
+  }
+}
+
+TEST_P(Cases, C67_GradientThroughLse) {
+  Problem problem = dense_problem(1, 1, 2, 1, 1, 1);
+  problem.softmax_scale = 1;
+  problem.with_dlse = true;
+  Inputs inputs = constant_inputs(problem, 1, 0, 0, 0);
+  inputs.k = {0, round_to(TANDEM_FP32, std::log(3.0))};
+  inputs.v = {0, 4};
+  inputs.dlse = {1};
+  const Results through_lse = both(problem, inputs);
+  expect_near(through_lse.dk, {0.25, 0.75}, 1e-6);  // dS, as q = 1
+  inputs.dlse = {0};
+  inputs.dout = {1};
+  const Results through_out = both(problem, inputs);
+  EXPECT_NEAR(through_out.out[0], 3, 1e-6);
+  EXPECT_NEAR(through_out.lse[0], std::log(4.0), 1e-6);
+  expect_near(through_out.dk, {-0.75, 0.75}, 2e-6);
+  expect_near(through_out.dv, {0.25, 0.75}, 1e-6);
+}
+
+// Ring attention: each chunk of keys by itself, merged; then each chunk's backward with the global out and LSE.
+TEST_P(Cases, C69_KeysInChunksWithTheGlobalOutAndLse) {
+  const Problem whole = dense_problem(1, 40, 90, 1, 1, 16);
+  const Problem chunk = dense_problem(1, 40, 30, 1, 1, 16);
+  const Inputs inputs = random_inputs(whole, 69);
+  std::vector<Inputs> parts(3, inputs);
+  std::vector<std::vector<double>> outs, lses;
+  for (size_t n = 0; n < 3; ++n) {
+    const auto slice = [&](const std::vector<double>& values) {
+      const auto begin = values.begin() + static_cast<int64_t>(n) * 30 * 16;
+      return std::vector<double>(begin, begin + 30 * 16);
+    };
+    parts[n].k = slice(inputs.k);
+    parts[n].v = slice(inputs.v);
+    const Results results = forward(chunk, parts[n]);
+    outs.push_back(results.out);
+    lses.push_back(results.lse);
+  }
+  const Merged merged = merge(outs, lses);
+  Results ring;
+  ring.out = merged.out;
+  ring.lse = merged.lse;
+  ring.dq.assign(inputs.q.size(), 0);
+  for (size_t n = 0; n < 3; ++n) {
+    Runner runner(chunk, parts[n], backend());
+    runner.set_forward(merged.out, merged.lse);
+    ASSERT_EQ(runner.backward(), TANDEM_OK) << tandem_last_error();
+    const Results& part = runner.results();
+    for (size_t c = 0; c < ring.dq.size(); ++c) ring.dq[c] += part.dq[c];
+    ring.dk.insert(ring.dk.end(), part.dk.begin(), part.dk.end());
+    ring.dv.insert(ring.dv.end(), part.dv.begin(), part.dv.end());
+  }
+  EXPECT_EQ(compare_with_oracle(whole, inputs, ring, oracle_for(backend(), whole, inputs, true)), "");
+}
+
+TEST_P(Cases, C70_HugeScores) {
+  const Problem problem = dense_problem(1, 1, 1, 1, 1, 64, TANDEM_BF16);
+  const Results results = both(problem, constant_inputs(problem, 133120, 133120, 133120, 1));
+  expect_all(results.out, 133120);
+  EXPECT_EQ(results.lse[0], 141767475200.0);
+  for (double dq : results.dq) EXPECT_TRUE(std::isfinite(dq));
+}
+
+// P is recomputed as exp(S - LSE), each in fp32: where scores are c^2 sqrt(32), a unit in the last place of the two
+// moves every P by a factor of exp(+-ulp), at c = 1000 by up to exp(0.5). That factor is dV's tolerance. In dS the two
+// terms dO . v and dO . O are equal, and cancel up to the rounding of a sum of 32 products.
+TEST_P(Cases, C72_ConstantTensors) {
+  for (double c : {1.0, 10.0, 100.0, 1000.0}) {
+    const Problem problem = dense_problem(1, 512, 512, 1, 1, 32, TANDEM_BF16);
+    Inputs inputs = random_inputs(problem, 72);
+    for (std::vector<double>* values : {&inputs.q, &inputs.k, &inputs.v}) values->assign(values->size(), c);
+    const Results results = both(problem, inputs);
+    expect_all(results.out, c);
+    double dout_sum = 0;  // the largest sum of |dO| over a row
+    for (size_t i = 0; i < 512; ++i) {
+      double sum = 0;
+      for (size_t n = 0; n < 32; ++n) sum += std::fabs(inputs.dout[i * 32 + n]);
+      dout_sum = std::max(dout_sum, sum);
+    }
+    const double factor = std::exp(ulp(TANDEM_FP32, c * c * std::sqrt(32.0)));
+    const double zero = factor * problem.scale() * c * 32 * 0x1p-24 * c * dout_sum;
+    for (double value : results.dq) ASSERT_NEAR(value, 0, zero) << c;
+    for (double value : results.dk) ASSERT_NEAR(value, 0, zero) << c;
+    for (size_t n = 0; n < 32; ++n) {
+      double expected = 0;
+      double column_sum = 0;
+      for (size_t i = 0; i < 512; ++i) {
+        expected += inputs.dout[i * 32 + n] / 512;
+        column_sum += std::fabs(inputs.dout[i * 32 + n]) / 512;
+      }
+      const double tolerance = (factor - 1 + 1e-5) * column_sum + ulp(TANDEM_BF16, std::fabs(expected));
+      for (size_t j = 0; j < 512; ++j) ASSERT_NEAR(results.dv[j * 32 + n], expected, tolerance) << c;
+    }
+  }
+}
+
+// Judged by the largest error, not by each element's relative one: near 0 an element is the difference of terms that
+// are ten times V, and its relative error says nothing.
+TEST_P(Cases, C74_LargeValuesInHalfPrecision) {
+  const Problem problem = packed_problem({300, 500, 100}, {300, 500, 100}, 2, 2, 64, TANDEM_FP16);
+  Inputs inputs = random_inputs(problem, 74);
+  for (double& v : inputs.v) v = round_to(TANDEM_FP16, 10 * v);
+  const Results results = forward(problem, inputs);
+  EXPECT_EQ(compare_with_oracle(problem, inputs, results, oracle_for(backend(), problem, inputs, false)), "");
+}
+
+TEST_P(Cases, C75_SumsBeyondTheRangeOfHalf) {
+  const Problem problem = dense_problem(1, 3, 4096, 1, 1, 16, TANDEM_FP16);
+  Inputs inputs = random_inputs(problem, 75);
+  inputs.v.assign(inputs.v.size(), 60000);
+  expect_all(forward(problem, inputs).out, 60000);
+}
+
+TEST_P(Cases, C76_TileEdges) {
+  const bool reference = backend() == TANDEM_BACKEND_REFERENCE;
+  for (int64_t seqlen_q : {1, 7, 63, 64, 65, 127, 128, 129, 191, 196, 257, 1025}) {
+    for (int64_t seqlen_k : {1, 7, 63, 64, 65, 127, 128, 129, 191, 196, 257, 1025}) {
+      if (reference && seqlen_q * seqlen_k > 65 * 65) continue;  // it has no tiles
+      for (bool causal : {false, true}) {
+        Problem problem = dense_problem(1, seqlen_q, seqlen_k, 1, 1, 16);
+        problem.causal = causal;
+        expect_correct(problem, 76);
+      }
+    }
+  }
+}
+
+TEST_P(Cases, C83_HeadDims) {
+  for (int32_t dtype : {TANDEM_FP32, TANDEM_BF16}) {
+    for (int64_t headdim : {1, 8, 16, 40, 59, 64, 65, 72, 80, 96, 104, 128, 160, 192, 255, 256}) {
+      Problem problem = dense_problem(1, 20, 33, 2, 1, headdim, dtype);
+      problem.causal = true;
+      expect_correct(problem, 83);
+    }
+  }
+}
+
+TEST_P(Cases, C84_ValuesOfAnotherHeadDim) {
+  for (const auto& [headdim, headdim_v] : {std::pair<int64_t, int64_t>{192, 128}, {64, 256}, {7, 250}, {256, 1}}) {
+    Problem problem = dense_problem(1, 40, 70, 2, 2, headdim, TANDEM_BF16);
+    problem.headdim_v = headdim_v;
+    expect_correct(problem, 84);
+  }
+}
+
+TEST_P(Cases, C87_HeadsThatDoNotDivide) {
+  for (int64_t nheads_k : {2, 0}) {
+    HostTensor q({1, 4, 3, 8}, TANDEM_FP32), k({1, 4, nheads_k, 8}, TANDEM_FP32), out({1, 4, 3, 8}, TANDEM_FP32);
+    tandem_forward_params params = {};
+    params.struct_size = sizeof params;
+    params.exec.backend = backend();
+    params.q = q.view();
+    params.k = params.v = k.view();
+    params.out = out.view();
+    EXPECT_EQ(tandem_forward(&params), TANDEM_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(tandem_last_error()).find("nheads"), std::string::npos) << tandem_last_error();
+  }
+}
+
+TEST_P(Cases, C90_WrongOffsets) {
+  Problem problem = packed_problem({3, 4}, {3, 4}, 1, 1, 8);
+  const Inputs inputs = random_inputs(problem, 90);
+  for (const std::vector<int32_t>& offsets :
+       {std::vector<int32_t>{5, 6, 7}, std::vector<int32_t>{0, 5, 2}, std::vector<int32_t>{0, 3, 768}}) {
+    problem.cu_seqlens_k = offsets;
+    problem.checked = true;
+    Runner checked(problem, inputs, backend());
+    EXPECT_EQ(checked.forward(), TANDEM_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(tandem_last_error()).find("cu_seqlens_k"), std::string::npos) << tandem_last_error();
+    problem.checked = false;
+    Runner unchecked(problem, inputs, backend());
+    EXPECT_EQ(unchecked.forward(), TANDEM_OK);
+    EXPECT_EQ(unchecked.backward(), TANDEM_OK);
+    EXPECT_EQ(unchecked.damage(), "");
+  }
+  problem.cu_seqlens_k = {0, 3};  // batch values, not batch + 1
+  Runner too_few(problem, inputs, backend());
+  EXPECT_EQ(too_few.forward(), TANDEM_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(tandem_last_error()).find("cu_seqlens_k"), std::string::npos) << tandem_last_error();
+}
+
+TANDEM_ON_EACH_CPU_BACKEND(Cases);
+
+}  // namespace
+}  // namespace tandem::optest
