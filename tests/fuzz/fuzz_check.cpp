@@ -2,7 +2,7 @@
 // pointers are as wild as the rest: these calls must not follow them.
 //
 // An input's first byte chooses the operation and how the rest is used: as the bytes of the struct, or as changes to a
-// valid one, which reach deeper.
+// valid one, of small or of any sizes, which reach deeper.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -51,53 +51,77 @@ constexpr auto kBf16 = tandem::ElementType::kBf16;
 constexpr auto kFp32 = tandem::ElementType::kFp32;
 constexpr auto kInt32 = tandem::ElementType::kInt32;
 
+struct Sizes {
+  int64_t batch = 2, seqlen_q = 5, seqlen_k = 7, nheads_q = 4, nheads_k = 2, headdim = 64, headdim_v = 64;
+};
+
+Sizes take_sizes(Input& input) {
+  constexpr int64_t kSizes[] = {0, 1, 2, 3, 4, 5, 8, 59, 64, 128, 129, 256, 1 << 16, 1 << 20, 1 << 30, 2147483647};
+  const auto take = [&] { return kSizes[input.take<uint8_t>() % 16]; };
+  return {take(), take(), take(), take(), take(), take(), take()};
+}
+
 template <class Params>
-void fill_common(Params& params) {
-  params.sink = tensor(kFp32, {4});
-  params.seqused_q = tensor(kInt32, {2});
-  params.seqused_k = tensor(kInt32, {2});
+void fill_common(Params& params, const Sizes& n) {
+  params.sink = tensor(kFp32, {n.nheads_q});
+  params.seqused_q = tensor(kInt32, {n.batch});
+  params.seqused_k = tensor(kInt32, {n.batch});
   params.mask.has_window = 1;
 }
 
-void fill(tandem_forward_params& params) {
-  params.q = params.out = tensor(kBf16, {2, 5, 4, 64});
-  params.k = params.v = tensor(kBf16, {2, 7, 2, 64});
-  params.lse = tensor(kFp32, {2, 4, 5});
-  params.mask.lo = params.mask.hi = tensor(kInt32, {1, 4, 5});
-  fill_common(params);
+template <class Params>
+void fill_dense(Params& params, const Sizes& n) {
+  params.q = tensor(kBf16, {n.batch, n.seqlen_q, n.nheads_q, n.headdim});
+  params.k = tensor(kBf16, {n.batch, n.seqlen_k, n.nheads_k, n.headdim});
+  params.v = tensor(kBf16, {n.batch, n.seqlen_k, n.nheads_k, n.headdim_v});
+  params.out = tensor(kBf16, {n.batch, n.seqlen_q, n.nheads_q, n.headdim_v});
+  params.lse = tensor(kFp32, {n.batch, n.nheads_q, n.seqlen_q});
+  params.mask.lo = params.mask.hi = tensor(kInt32, {1, n.nheads_q, n.seqlen_q});
+  fill_common(params, n);
 }
 
-void fill(tandem_varlen_forward_params& params) {
-  params.q = params.out = tensor(kBf16, {9, 4, 64});
-  params.k = params.v = tensor(kBf16, {11, 2, 64});
-  params.lse = tensor(kFp32, {4, 9});
-  params.cu_seqlens_q = params.cu_seqlens_k = tensor(kInt32, {3});
-  fill_common(params);
+// With buffers of the sizes of one dense sequence.
+template <class Params>
+void fill_packed(Params& params, const Sizes& n) {
+  params.q = tensor(kBf16, {n.seqlen_q, n.nheads_q, n.headdim});
+  params.k = tensor(kBf16, {n.seqlen_k, n.nheads_k, n.headdim});
+  params.v = tensor(kBf16, {n.seqlen_k, n.nheads_k, n.headdim_v});
+  params.out = tensor(kBf16, {n.seqlen_q, n.nheads_q, n.headdim_v});
+  params.lse = tensor(kFp32, {n.nheads_q, n.seqlen_q});
+  params.cu_seqlens_q = params.cu_seqlens_k = tensor(kInt32, {n.batch + 1});
+  fill_common(params, n);
 }
 
-void fill(tandem_backward_params& params) {
-  params.q = params.out = params.dout = params.dq = tensor(kBf16, {2, 5, 4, 64});
-  params.k = params.v = params.dk = params.dv = tensor(kBf16, {2, 7, 2, 64});
-  params.lse = params.dlse = tensor(kFp32, {2, 4, 5});
-  params.dsink = tensor(kFp32, {4});
-  fill_common(params);
+template <class Params>
+void fill_gradients(Params& params) {
+  params.dout = params.out;
+  params.dq = params.q;
+  params.dk = params.k;
+  params.dv = params.v;
+  params.dlse = params.lse;
+  params.dsink = params.sink;
 }
 
-void fill(tandem_varlen_backward_params& params) {
-  params.q = params.out = params.dout = params.dq = tensor(kBf16, {9, 4, 64});
-  params.k = params.v = params.dk = params.dv = tensor(kBf16, {11, 2, 64});
-  params.lse = params.dlse = tensor(kFp32, {4, 9});
-  params.cu_seqlens_q = params.cu_seqlens_k = tensor(kInt32, {3});
-  params.dsink = tensor(kFp32, {4});
-  fill_common(params);
+void fill(tandem_forward_params& params, const Sizes& n) {
+  fill_dense(params, n);
 }
-
-void fill(tandem_merge_params& params) {
-  params.out_partial = tensor(kFp32, {3, 2, 5, 4, 64});
-  params.lse_partial = tensor(kFp32, {3, 2, 4, 5});
-  params.out = tensor(kBf16, {2, 5, 4, 64});
-  params.lse = tensor(kFp32, {2, 4, 5});
-  params.sink = tensor(kFp32, {4});
+void fill(tandem_varlen_forward_params& params, const Sizes& n) {
+  fill_packed(params, n);
+}
+void fill(tandem_backward_params& params, const Sizes& n) {
+  fill_dense(params, n);
+  fill_gradients(params);
+}
+void fill(tandem_varlen_backward_params& params, const Sizes& n) {
+  fill_packed(params, n);
+  fill_gradients(params);
+}
+void fill(tandem_merge_params& params, const Sizes& n) {
+  params.out_partial = tensor(kFp32, {n.seqlen_k, n.batch, n.seqlen_q, n.nheads_q, n.headdim_v});
+  params.lse_partial = tensor(kFp32, {n.seqlen_k, n.batch, n.nheads_q, n.seqlen_q});
+  params.out = tensor(kBf16, {n.batch, n.seqlen_q, n.nheads_q, n.headdim_v});
+  params.lse = tensor(kFp32, {n.batch, n.nheads_q, n.seqlen_q});
+  params.sink = tensor(kFp32, {n.nheads_q});
 }
 
 // The struct's bytes, in a buffer that ends where struct_size says, so that a read beyond it is found.
@@ -111,7 +135,7 @@ std::vector<uint8_t> raw_struct(Input input) {
 }
 
 template <class Params>
-std::vector<uint8_t> changed_struct(Input input) {
+std::vector<uint8_t> changed_struct(Input input, bool any_sizes) {
   constexpr int64_t kInteresting[] = {0,
                                       1,
                                       2,
@@ -130,7 +154,7 @@ std::vector<uint8_t> changed_struct(Input input) {
                                       std::numeric_limits<int64_t>::min()};
   Params params{};
   params.struct_size = sizeof params;
-  fill(params);
+  fill(params, any_sizes ? take_sizes(input) : Sizes{});
   std::vector<uint8_t> buffer(sizeof params);
   std::memcpy(buffer.data(), &params, sizeof params);
   while (!input.empty()) {
@@ -144,9 +168,12 @@ std::vector<uint8_t> changed_struct(Input input) {
   return buffer;
 }
 
+enum class Form { kChanged, kChangedOfAnySize, kRaw };
+
 template <class Params>
-void call(Input input, bool raw) {
-  const std::vector<uint8_t> buffer = raw ? raw_struct(input) : changed_struct<Params>(input);
+void call(Input input, Form form) {
+  const std::vector<uint8_t> buffer =
+      form == Form::kRaw ? raw_struct(input) : changed_struct<Params>(input, form == Form::kChangedOfAnySize);
   const Params* params = reinterpret_cast<const Params*>(buffer.data());
   const auto calls = tandem::detail::calls_of(Params{});
 
@@ -164,13 +191,13 @@ void call(Input input, bool raw) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   const uint8_t choice = input.take<uint8_t>();
-  const bool raw = choice >= 128;
+  const Form form = choice < 64 ? Form::kChanged : choice < 192 ? Form::kChangedOfAnySize : Form::kRaw;
   switch (choice % 5) {
-    case 0: call<tandem_forward_params>(input, raw); break;
-    case 1: call<tandem_varlen_forward_params>(input, raw); break;
-    case 2: call<tandem_backward_params>(input, raw); break;
-    case 3: call<tandem_varlen_backward_params>(input, raw); break;
-    default: call<tandem_merge_params>(input, raw); break;
+    case 0: call<tandem_forward_params>(input, form); break;
+    case 1: call<tandem_varlen_forward_params>(input, form); break;
+    case 2: call<tandem_backward_params>(input, form); break;
+    case 3: call<tandem_varlen_backward_params>(input, form); break;
+    default: call<tandem_merge_params>(input, form); break;
   }
   return 0;
 }
