@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(TARGETS tandem EXPORT tandemTargets COMPONENT library)
+install(TARGETS tandem EXPORT tandemTargets COMPONENT library INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/tandem/tandem.h include/tandem/tandem.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem
   COMPONENT library)
 install(EXPORT tandemTargets NAMESPACE tandem:: DESTINATION ${package_dir} COMPONENT library)
