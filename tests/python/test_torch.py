@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -367,6 +369,21 @@ def test_attention_in_a_forked_dataloader_worker() -> None:
         _Attends(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
     )
     assert_same_bits(tuple(loader), tuple(here))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("first", ["torch", "tandem"])
+def test_one_openmp_runtime_whichever_is_imported_first(first: str) -> None:
+    code = f"""
+import {first}, tandem.torch, torch
+x = torch.randn(1, 64, 4, 16)
+tandem.torch.attention(x, x, x)
+torch.mm(torch.randn(300, 300), torch.randn(300, 300))
+with open("/proc/self/maps") as maps:
+    print(*{{line.split()[-1] for line in maps if "omp" in line.rsplit("/")[-1]}}, sep="\\n")
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert len(process.stdout.splitlines()) == 1, process.stdout
 
 
 # ------------------------------------------------------------------------------------------------------------- packed

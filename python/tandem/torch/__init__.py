@@ -4,8 +4,9 @@
     out = tandem.torch.attention(q, k, v, causal=True)      # q: (batch, seqlen_q, nheads_q, headdim)
 
 The ops torch.ops.tandem.attention and .attention_varlen always return (out, lse). No C++ of torch is used, so that one
-build serves every torch version. Import this module (or torch) before other users of OpenMP: libgomp is then torch's
-own, and both share one pool of threads.
+build serves every torch version. On Linux, torch and Tandem ask for the same libgomp.so.1, whichever is imported first:
+they share one OpenMP runtime, its threads, and what torch.set_num_threads says. A forked process, such as a worker of a
+DataLoader, runs Tandem on one thread.
 """
 
 from __future__ import annotations
@@ -227,9 +228,9 @@ def _options(
 ) -> dict[str, Any]:
     """The public options as the ops' keyword-only arguments."""
     if alignment not in _ALIGNMENTS:
-        raise InvalidArgumentError(f"alignment is {alignment!r}; it must be one of {', '.join(_ALIGNMENTS)}")
+        raise InvalidArgumentError(f"alignment is {alignment!r}; allowed: {', '.join(map(repr, _ALIGNMENTS))}")
     if backend is not None and backend not in BACKEND_NUMBERS:
-        raise InvalidArgumentError(f"backend is {backend!r}; it must be None or one of {', '.join(BACKEND_NUMBERS)}")
+        raise InvalidArgumentError(f"backend is {backend!r}; allowed: None, {', '.join(map(repr, BACKEND_NUMBERS))}")
     left, right = window
     return {
         "causal": causal,
