@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def fail(code: int, *arguments: object) -> str:
     return done.stderr
 
 
-def save_npy(folder: Path, tensors: dict[str, Array]) -> list[str]:
+def save_npy(folder: Path, tensors: Mapping[str, Array]) -> list[str]:
     """Writes NAME.npy files; returns the options that name them."""
     options = []
     for name, values in tensors.items():
