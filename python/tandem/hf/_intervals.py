@@ -207,7 +207,6 @@ def _variables(mask_function: MaskFunction) -> dict[str, Any]:
 
 
 _AND = masking_utils.and_masks().__code__
-_REMAP = masking_utils.remap_positions_for_packed_sequence(masking_utils.causal_mask_function, torch.empty(0)).__code__
 _PACKED = masking_utils.packed_sequence_mask_function(torch.empty(0)).__code__
 _KNOWN: dict[CodeType, Callable[..., Any]] = {
     masking_utils.sliding_window_overlay(1).__code__: _sliding,
@@ -215,6 +214,11 @@ _KNOWN: dict[CodeType, Callable[..., Any]] = {
     masking_utils.chunked_overlay(1, torch.empty(0)).__code__: _chunked,
     _PACKED: _packed,
 }
+# Older transformers lack it and leave positions as they are, which for all but chunks comes to the same.
+_REMAP = None
+if hasattr(masking_utils, "remap_positions_for_packed_sequence"):
+    _remap = masking_utils.remap_positions_for_packed_sequence
+    _REMAP = _remap(masking_utils.causal_mask_function, torch.empty(0)).__code__
 
 
 def _constraints(mask_function: MaskFunction) -> list[Constraint] | None:
