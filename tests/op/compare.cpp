@@ -66,15 +66,14 @@ PlainErrors plain_errors(const Problem& problem, const Inputs& inputs, bool grad
   return errors;
 }
 
-// The contract's factor 2, for types narrower than the sums behind them. In fp64 plain attention computes as well as
-// anybody, only in another order, and 2 would be a matter of luck.
-double allowed_factor(int32_t dtype) {
-  return dtype == TANDEM_FP64 ? 4 : 2;
+double allowed_factor(int32_t dtype, Tolerance tolerance) {
+  const bool is_16bit = dtype == TANDEM_FP16 || dtype == TANDEM_BF16;
+  return is_16bit || tolerance == Tolerance::kContract ? 2 : 4;
 }
 
 std::string compare_tensor(const char* name, const std::vector<double>& got, const std::vector<double>& expected,
-                           int32_t dtype, double plain_error) {
-  const double bound = allowed_factor(dtype) * plain_error + 2 * ulp(dtype, largest(expected));
+                           int32_t dtype, double plain_error, double factor) {
+  const double bound = factor * plain_error + 2 * ulp(dtype, largest(expected));
   std::ostringstream text;
   text.precision(9);
   if (got.size() != expected.size()) {
@@ -170,16 +169,17 @@ std::string compare_dsink(const Problem& problem, const Inputs& inputs, const Re
 }  // namespace
 
 std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, const Results& results,
-                                const Results& oracle) {
+                                const Results& oracle, Tolerance tolerance) {
+  const double factor = allowed_factor(problem.dtype, tolerance);
   const bool gradients = !oracle.dq.empty() || !oracle.dk.empty();
   const PlainErrors plain = plain_errors(problem, inputs, gradients, oracle);
   std::string fault = compare_exact_zeros(problem, results);
-  if (fault.empty()) fault = compare_tensor("out", results.out, oracle.out, problem.out_dtype, plain.out);
+  if (fault.empty()) fault = compare_tensor("out", results.out, oracle.out, problem.out_dtype, plain.out, factor);
   if (fault.empty()) fault = compare_lse(results.lse, oracle.lse);
   if (!gradients) return fault;
-  if (fault.empty()) fault = compare_tensor("dq", results.dq, oracle.dq, problem.dtype, plain.dq);
-  if (fault.empty()) fault = compare_tensor("dk", results.dk, oracle.dk, problem.dtype, plain.dk);
-  if (fault.empty()) fault = compare_tensor("dv", results.dv, oracle.dv, problem.dtype, plain.dv);
+  if (fault.empty()) fault = compare_tensor("dq", results.dq, oracle.dq, problem.dtype, plain.dq, factor);
+  if (fault.empty()) fault = compare_tensor("dk", results.dk, oracle.dk, problem.dtype, plain.dk, factor);
+  if (fault.empty()) fault = compare_tensor("dv", results.dv, oracle.dv, problem.dtype, plain.dv, factor);
   return fault.empty() ? compare_dsink(problem, inputs, results, oracle) : fault;
 }
 
@@ -191,7 +191,7 @@ Results oracle_for(int32_t backend, const Problem& problem, const Inputs& inputs
                    : run_forward(exact, inputs, TANDEM_BACKEND_REFERENCE);
 }
 
-std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend) {
+std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend, Tolerance tolerance) {
   try {
     Problem with_lse = problem;
     with_lse.with_lse = true;
@@ -201,7 +201,7 @@ std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t 
     if (runner.backward() != TANDEM_OK) return failed("backward");
     if (!runner.damage().empty()) return runner.damage();
     return compare_with_oracle(with_lse, runner.inputs(), runner.results(),
-                               oracle_for(backend, with_lse, runner.inputs(), true));
+                               oracle_for(backend, with_lse, runner.inputs(), true), tolerance);
   } catch (const std::exception& error) {
     return error.what();
   }
