@@ -293,6 +293,18 @@ def test_second_derivative_is_refused() -> None:
         dq.sum().backward()
 
 
+def test_forward_mode_derivatives_and_functorch_are_refused_not_wrong() -> None:
+    q, k, v = (t.detach() for t in inputs())
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError, match="forward mode AD"):
+            tt.attention(dual, k, v)
+        assert torch.equal(tt.attention(q, k, v), tt.attention(q, k, v))
+    for transform in (torch.func.grad, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))):
+        with pytest.raises(RuntimeError, match="setup_context"):
+            transform(lambda x: tt.attention(x, k, v).sum())(q)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -267,8 +267,9 @@ def _call(
     headdim_v = v.shape[-1]
     if q.is_cuda:
         q, k, v = _pad_headdims(q, k, v, options)
-    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, others["sink"]))
-    if needs_grad or torch.compiler.is_compiling():
+    sink = others["sink"]
+    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, sink))
+    if torch.compiler.is_compiling() or _ops.differentiated(q, k, v, sink):
         out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad)
     else:
         with torch._C._AutoDispatchBelowAutograd():  # PERF: spares a small call a third of its time

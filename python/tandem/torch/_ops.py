@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tandem.torch import _merge
 from tandem.torch._run import FP8, readable, run
@@ -187,7 +188,10 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def _tracked(tensors: tuple[Tensor | None, ...]) -> bool:
+def differentiated(*tensors: Tensor | None) -> bool:
+    """Whether the autograd functions must see the call: for a backward, or to refuse forward-mode derivatives."""
+    if forward_ad._current_level >= 0:
+        return True
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -215,13 +219,13 @@ def _define_attention(name: str, inputs: str, options: str) -> Any:
     )
 
     def forward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
-        if _tracked(tensors):
+        if differentiated(*tensors):
             return _Attention.apply(forward_op, backward_op, options, *tensors)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():
             return forward_op(*tensors, **options)
 
     def backward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
-        if _tracked(tensors):
+        if differentiated(*tensors):
             return _Gradients.apply(backward_op, options, *tensors)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():
             return backward_op(*tensors, **options)
