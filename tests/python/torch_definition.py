@@ -1,6 +1,8 @@
-"""Attention by its definition in torch's float64, with torch's own derivatives."""
+"""Attention by its definition in torch's float64, with torch's own derivatives, and inputs for it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,3 +56,27 @@ def attention(
     total = torch.where(empty, 1.0, total)
     out = torch.einsum("bhij,bjhd->bihd", terms / total[..., None], v)
     return out, torch.where(empty, -torch.inf, total.log())
+
+
+def inputs(
+    batch: int = 2,
+    rows: int = 5,
+    keys: int = 7,
+    heads: int = 4,
+    kv_heads: int = 2,
+    headdim: int = 16,
+    headdim_v: int = 8,
+    dtype: torch.dtype = torch.float64,
+    requires_grad: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = ((batch, rows, heads, headdim), (batch, keys, kv_heads, headdim), (batch, keys, kv_heads, headdim_v))
+    return tuple(torch.randn(shape).to(dtype).requires_grad_(requires_grad) for shape in shapes)
+
+
+def gradients(results: Any, to: tuple[Tensor, ...], of: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(results, to, of, allow_unused=True, materialize_grads=True)
+
+
+def assert_same_bits(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
+    for a, b in zip(left, right, strict=True):
+        assert torch.equal(a, b)
