@@ -45,8 +45,8 @@ struct BackwardTile {
   T* dout_t(size_t panel) const { return scratch.dout_t + panels.first_lane(panel) * problem.headdim_v; }
 };
 
-// Sums in the order in which the product dP^T = V . dO^T does. So for a row that sees one key, where O = V, delta is dP to
-// the last bit and dS is exactly 0.
+// Sums in the order in which the product dP^T = V . dO^T does. So for a row that sees one key, where O = V, delta is dP
+// to the last bit and dS is exactly 0.
 template <typename T>
 T dot_rows(const T* a, const T* b, int64_t count) {
   const hn::CappedTag<T, 1> d;

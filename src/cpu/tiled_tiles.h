@@ -12,7 +12,7 @@
 // bits depend neither on its neighbours in the batch nor on the number of threads [12].
 namespace tandem {
 
-constexpr int64_t kBlockM = 128;  // lanes (query rows) of a tile, at most
+constexpr int64_t kBlockM = 256;  // lanes (query rows) of a tile, at most
 constexpr int64_t kBlockN = 64;   // keys of a tile, at most
 
 // Key positions, in lanes as wide as the compute type so that comparisons give masks for it. Lengths are below 2^31.

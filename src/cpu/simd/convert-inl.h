@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "core/dtype.h"
 #include "cpu/simd/gemm-inl.h"
@@ -82,7 +81,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> narrow(DF df, V x, Fp16) {
 }
 
 template <typename Half>
-void load_half_row(const void* src, size_t count, float* dst) {
+HWY_NOINLINE void load_half_row(const void* src, size_t count, float* dst) {
   const Lanes<float> df;
   const hn::RebindToUnsigned<decltype(df)> du;
   const hn::Rebind<uint16_t, decltype(df)> du16;
@@ -98,7 +97,7 @@ void load_half_row(const void* src, size_t count, float* dst) {
 }
 
 template <typename Half>
-void store_half_row(const float* src, size_t count, void* dst) {
+HWY_NOINLINE void store_half_row(const float* src, size_t count, void* dst) {
   const Lanes<float> df;
   const hn::RebindToSigned<decltype(df)> di;
   const hn::Rebind<uint16_t, decltype(df)> du16;
@@ -113,28 +112,38 @@ void store_half_row(const float* src, size_t count, void* dst) {
   for (; i < count; ++i) bits[i] = static_cast<uint16_t>(hn::GetLane(narrow(df1, hn::Set(df1, src[i]), Half{})));
 }
 
+// memcpy for rows too short to pay for its call.
+template <typename T>
+HWY_INLINE void copy_row(const T* src, size_t count, T* dst) {
+  const Lanes<T> d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(hn::LoadU(d, src + i), d, dst + i);
+  for (; i < count; ++i) dst[i] = src[i];
+}
+
 // Reads `count` adjacent elements of `dtype`, the first at element `offset`.
 HWY_INLINE void load_row(const void* data, DType, int64_t offset, size_t count, double* dst) {
-  std::memcpy(dst, static_cast<const double*>(data) + offset, count * sizeof(double));
+  copy_row(static_cast<const double*>(data) + offset, count, dst);
 }
 HWY_INLINE void load_row(const void* data, DType dtype, int64_t offset, size_t count, float* dst) {
   const char* src = static_cast<const char*>(data) + offset * dtype_bytes(dtype);
   switch (dtype) {
     case DType::kFp16: return load_half_row<Fp16>(src, count, dst);
     case DType::kBf16: return load_half_row<Bf16>(src, count, dst);
-    default: std::memcpy(dst, src, count * sizeof(float));
+    default: return copy_row(reinterpret_cast<const float*>(src), count, dst);
   }
 }
 
 HWY_INLINE void store_row(const double* src, size_t count, void* data, DType, int64_t offset) {
-  std::memcpy(static_cast<double*>(data) + offset, src, count * sizeof(double));
+  copy_row(src, count, static_cast<double*>(data) + offset);
 }
 HWY_INLINE void store_row(const float* src, size_t count, void* data, DType dtype, int64_t offset) {
   char* dst = static_cast<char*>(data) + offset * dtype_bytes(dtype);
   switch (dtype) {
     case DType::kFp16: return store_half_row<Fp16>(src, count, dst);
     case DType::kBf16: return store_half_row<Bf16>(src, count, dst);
-    default: std::memcpy(dst, src, count * sizeof(float));
+    default: return copy_row(src, count, reinterpret_cast<float*>(dst));
   }
 }
 

@@ -77,7 +77,7 @@ HWY_INLINE V exp2(D d, V x) {
   return hn::MulAdd(parts.power, parts.exp2m1_f, parts.power);
 }
 
-// tanh x = u / (u + 2) with u = e^(2 |x|) - 1: accurate relative to the result down to the smallest arguments.
+// tanh x = u / (u + 2) with u = e^(2 |x|) - 1: within 8 units in the last place down to the smallest arguments.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
   using T = hn::TFromD<D>;
