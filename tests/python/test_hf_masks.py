@@ -151,6 +151,14 @@ def test_holes_are_refused_in_words() -> None:
         )
 
 
+def test_holes_are_refused_by_compiled_code_when_it_runs() -> None:
+    compiled = torch.compile(_intervals.from_visible, fullgraph=True, backend="aot_eager")
+    lo, hi = compiled(torch.tensor([[False, True, True]]))
+    assert (lo.item(), hi.item()) == (1, 3)
+    with pytest.raises(RuntimeError, match="not one interval"):
+        compiled(torch.tensor([[True, False, True]]))
+
+
 # -------------------------------------------------------------------------------------------------------- dense masks
 
 

@@ -80,6 +80,8 @@ def test_forward_mode_derivatives_and_functorch_are_refused_not_wrong() -> None:
         with pytest.raises(NotImplementedError, match="forward mode AD"):
             tt.attention(dual, k, v)
         assert torch.equal(tt.attention(q, k, v), tt.attention(q, k, v))
+        with pytest.raises(tandem.UnsupportedError, match="forward-mode"):
+            tt.merge(dual[None], torch.zeros(1, 2, 4, 5, dtype=torch.float64))
     for transform in (torch.func.grad, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))):
         with pytest.raises(RuntimeError, match="setup_context"):
             transform(lambda x: tt.attention(x, k, v).sum())(q)

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from tandem import _core
 from tandem._options import BACKEND_NUMBERS
-from tandem.errors import InvalidArgumentError
+from tandem.errors import InvalidArgumentError, UnsupportedError
 from tandem.torch import _ops
 from tandem.torch._run import FP8
 
@@ -209,6 +209,8 @@ def merge(
     out_partial = outs if isinstance(outs, Tensor) else torch.stack(tuple(outs))
     lse_partial = lses if isinstance(lses, Tensor) else torch.stack(tuple(lses))
     _require_one_device("outs", out_partial, lses=lse_partial, sink=sink)
+    if torch.autograd.forward_ad._current_level >= 0:
+        raise UnsupportedError("tandem.torch.merge has no forward-mode derivative; call it outside of dual_level")
     out, lse = _ops.merge(out_partial, lse_partial, sink, backend=_core.BACKEND_AUTO, num_threads=0)
     return out, lse
 
