@@ -1,0 +1,288 @@
+"""Times Tandem's CPU backend against PyTorch's scaled_dot_product_attention, interleaved in one process.
+
+    python bench/cpu_compare.py --library build/libtandem.so --output bench/results/cpu.jsonl
+
+Each round times every library once, in an order that rotates; the figures are medians over the rounds. Both run with
+the same number of threads on the same random values, each in the memory layout it likes best: Tandem (batch, seqlen,
+heads, headdim), PyTorch (batch, heads, seqlen, headdim). A pause before each timed call lets the other library's idle
+threads stop spinning: each OpenMP runtime has its own pool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import json
+import pathlib
+import statistics
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MAX_NDIM = 6
+DTYPES = {
+    "fp32": (torch.float32, 2),
+    "fp16": (torch.float16, 3),
+    "bf16": (torch.bfloat16, 4),
+}  # with numbers of tandem.h
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * MAX_NDIM),
+        ("stride", ctypes.c_int64 * MAX_NDIM),
+    ]
+
+
+class Execution(ctypes.Structure):
+    _fields_ = [
+        ("device_type", ctypes.c_int32),
+        ("device_ordinal", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_uint64),
+        ("backend", ctypes.c_int32),
+        ("num_threads", ctypes.c_int32),
+        ("sm_margin", ctypes.c_int32),
+        ("needs_grad", ctypes.c_int32),
+        ("deterministic", ctypes.c_int32),
+        ("checked", ctypes.c_int32),
+    ]
+
+
+class Mask(ctypes.Structure):
+    _fields_ = [
+        ("causal", ctypes.c_int32),
+        ("top_left", ctypes.c_int32),
+        ("has_window", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("attention_chunk", ctypes.c_int64),
+        ("lo", Tensor),
+        ("hi", Tensor),
+    ]
+
+
+def params_type(name: str, tensors: str) -> type[ctypes.Structure]:
+    """A parameter struct of tandem.h with these tensors between exec and mask."""
+    fields = [("struct_size", ctypes.c_uint64), ("exec", Execution)]
+    fields += [(tensor, Tensor) for tensor in tensors.split()]
+    fields += [
+        ("mask", Mask),
+        ("softmax_scale", ctypes.c_double),
+        ("softcap", ctypes.c_double),
+        ("has_softmax_scale", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    ]
+    return type(name, (ctypes.Structure,), {"_fields_": fields})
+
+
+ForwardParams = params_type("ForwardParams", "q k v out lse sink q_scale k_scale v_scale seqused_q seqused_k")
+BackwardParams = params_type("BackwardParams", "q k v out lse dout dlse dq dk dv sink dsink seqused_q seqused_k")
+
+
+def view(tensor: torch.Tensor) -> Tensor:
+    number = next(number for dtype, number in DTYPES.values() if dtype == tensor.dtype)
+    return Tensor(
+        tensor.data_ptr(),
+        number,
+        tensor.ndim,
+        (ctypes.c_int64 * MAX_NDIM)(*tensor.shape),
+        (ctypes.c_int64 * MAX_NDIM)(*tensor.stride()),
+    )
+
+
+class Tandem:
+    """The C interface of one libtandem."""
+
+    def __init__(self, path: pathlib.Path, threads: int):
+        self.library = ctypes.CDLL(str(path))
+        self.library.tandem_last_error.restype = ctypes.c_char_p
+        self.threads = threads
+
+    def prepared_call(self, operation: str, causal: bool, **tensors: torch.Tensor) -> Callable[[], None]:
+        """Everything but the run: parameters filled in, workspace allocated."""
+        params = {"forward": ForwardParams, "backward": BackwardParams}[operation]()
+        params.struct_size = ctypes.sizeof(params)
+        params.exec.num_threads = self.threads
+        params.mask.causal = int(causal)
+        for name, tensor in tensors.items():
+            setattr(params, name, view(tensor))
+        size, alignment = ctypes.c_uint64(), ctypes.c_uint64()
+        measure = getattr(self.library, f"tandem_{operation}_workspace")
+        self.check(measure(ctypes.byref(params), ctypes.byref(size), ctypes.byref(alignment)))
+        storage = torch.empty(size.value + alignment.value, dtype=torch.uint8)
+        params.exec.workspace = -(-storage.data_ptr() // alignment.value) * alignment.value
+        params.exec.workspace_bytes = size.value
+        run = getattr(self.library, f"tandem_{operation}")
+
+        def call(keep: Any = (storage, tensors)) -> None:
+            self.check(run(ctypes.byref(params)))
+
+        return call
+
+    def check(self, status: int) -> None:
+        if status != 0:
+            raise RuntimeError(self.library.tandem_last_error().decode())
+
+
+def make_calls(case: dict[str, Any], tandem: Tandem) -> dict[str, dict[str, Callable[[], Any]]]:
+    """{operation: {library: call}} on the same random values, after checking that the results agree."""
+    dtype = DTYPES[case["dtype"]][0]
+    causal = case["mask"] == "causal"
+    shape = (case["batch"], case["seqlen_q"], case["nheads_q"], case["headdim"])
+    torch.manual_seed(0)
+    q, k, v, dout = (torch.randn(shape).to(dtype) for _ in range(4))
+    out, dq, dk, dv = (torch.empty_like(q) for _ in range(4))
+    lse = torch.empty(shape[0], shape[2], shape[1])
+    forward = tandem.prepared_call("forward", causal, q=q, k=k, v=v, out=out, lse=lse)
+    backward = tandem.prepared_call("backward", causal, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
+    forward()
+    backward()
+
+    torch_q, torch_k, torch_v = (x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v))
+    torch_dout = dout.transpose(1, 2).contiguous()
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def torch_forward() -> torch.Tensor:
+        with torch.no_grad():
+            return attention(torch_q, torch_k, torch_v, is_causal=causal)
+
+    torch_out = attention(torch_q, torch_k, torch_v, is_causal=causal)
+
+    def torch_backward() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(torch_out, (torch_q, torch_k, torch_v), torch_dout, retain_graph=True)
+
+    tolerance = 2e-5 if case["dtype"] == "fp32" else 3e-2
+    expected = (torch_forward(), *torch_backward())
+    for ours, theirs in zip((out, dq, dk, dv), expected, strict=True):
+        difference = (ours.transpose(1, 2).float() - theirs.float()).abs().max() / theirs.float().abs().max()
+        if not difference < tolerance:
+            raise RuntimeError(f"the libraries disagree by {difference:.3g} for {case}")
+    return {
+        "forward": {"tandem": forward, "torch": torch_forward},
+        "backward": {"tandem": backward, "torch": torch_backward},
+    }
+
+
+def time_calls(calls: dict[str, Callable[[], Any]], rounds: int, pause_s: float) -> dict[str, list[float]]:
+    """Milliseconds of each round. The first round warms up and is dropped."""
+    names = list(calls)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for i in range(rounds + 1):
+        first = i % len(names)
+        for name in names[first:] + names[:first]:
+            time.sleep(pause_s)
+            start = time.perf_counter()
+            calls[name]()
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return {name: values[1:] for name, values in times.items()}
+
+
+def flops(operation: str, case: dict[str, Any]) -> float:
+    count = 4.0 * case["batch"] * case["nheads_q"] * case["seqlen_q"] * case["seqlen_k"] * case["headdim"]
+    return count * (2.5 if operation == "backward" else 1) * (0.5 if case["mask"] == "causal" else 1)
+
+
+def cpu_name() -> str:
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown CPU"
+
+
+def commit() -> str:
+    result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return result.stdout.strip() or "unknown"
+
+
+def parse_shape(text: str) -> tuple[int, int, int, int]:
+    batch, seqlen, heads, headdim = (int(part) for part in text.split(","))
+    return batch, seqlen, heads, headdim
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build" / "libtandem.so")
+    parser.add_argument("--output", type=pathlib.Path, help="append JSON lines to this file")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--pause-ms", type=float, default=20)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
+    parser.add_argument("--masks", nargs="+", choices=["none", "causal"], default=["none", "causal"])
+    parser.add_argument("--operations", nargs="+", choices=["forward", "backward"], default=["forward", "backward"])
+    parser.add_argument(
+        "--shapes", nargs="+", type=parse_shape, default=[(1, 4096, 16, 64), (1, 4096, 8, 128)],
+        metavar="B,S,H,D", help="batch, seqlen, heads, headdim",
+    )  # fmt: skip
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    tandem = Tandem(arguments.library, arguments.threads)
+    common = {
+        "run": uuid.uuid4().hex[:8],
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "gpu": cpu_name(),
+        "driver": f"torch {torch.__version__}, {arguments.threads} threads",
+    }
+    print(f"{common['gpu']}, {common['driver']}, commit {common['commit']}")
+    print(f"{'op':9} {'dtype':5} {'shape':18} {'mask':7} {'tandem ms':>10} {'torch ms':>10} {'ratio':>6} {'GFLOPS':>7}")
+    cases = [
+        {
+            "dtype": dtype, "headdim": shape[3], "headdim_v": shape[3], "mask": mask, "batch": shape[0],
+            "seqlen_q": shape[1], "seqlen_k": shape[1], "nheads_q": shape[2], "nheads_k": shape[2],
+        }
+        for dtype in arguments.dtypes for shape in arguments.shapes for mask in arguments.masks
+    ]  # fmt: skip
+    for case in cases:
+        calls = make_calls(case, tandem)
+        for operation in arguments.operations:
+            times = time_calls(calls[operation], arguments.rounds, arguments.pause_ms / 1e3)
+            report(operation, case, times, common, arguments.output)
+
+
+def report(
+    operation: str,
+    case: dict[str, Any],
+    times: dict[str, list[float]],
+    common: dict[str, Any],
+    output: pathlib.Path | None,
+) -> None:
+    work = flops(operation, case)
+    medians = {library: statistics.median(values) for library, values in times.items()}
+    shape = f"{case['batch']},{case['seqlen_q']},{case['nheads_q']},{case['headdim']}"
+    # Ratio of the rounds' own pairs: what else ran on the machine then slowed down both.
+    ratio = statistics.median(theirs / ours for ours, theirs in zip(times["tandem"], times["torch"], strict=True))
+    print(
+        f"{operation:9} {case['dtype']:5} {shape:18} {case['mask']:7} {medians['tandem']:10.2f}"
+        f" {medians['torch']:10.2f} {ratio:6.2f} {work / medians['tandem'] / 1e6:7.0f}",
+        flush=True,
+    )
+    if output is None:
+        return
+    with output.open("a") as file:
+        for library, values in times.items():
+            tflops = round(work / medians[library] / 1e9, 4)
+            line = common | {"op": operation} | case | {
+                "library": library, "variant": "", "ms": round(medians[library], 3), "ms_min": round(min(values), 3),
+                "ms_max": round(max(values), 3), "tflops": tflops, "gbps": None,
+            }  # fmt: skip
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
