@@ -27,8 +27,8 @@ GEMM = "src/cpu/simd/gemm-inl.h"
 SCRATCH = "src/cpu/tiled_scratch.h"
 VARIANTS = {  # name: (file, pattern, replacement)
     "as committed": (TILES, r"", ""),
-    "kBlockM = 64": (TILES, r"kBlockM = 128;", "kBlockM = 64;"),
-    "kBlockM = 256": (TILES, r"kBlockM = 128;", "kBlockM = 256;"),
+    "kBlockM = 128": (TILES, r"kBlockM = 256;", "kBlockM = 128;"),
+    "kBlockM = 512": (TILES, r"kBlockM = 256;", "kBlockM = 512;"),
     "kBlockN = 32": (TILES, r"kBlockN = 64;", "kBlockN = 32;"),
     "kBlockN = 128": (TILES, r"kBlockN = 64;", "kBlockN = 128;"),
     "kBlockRows = 8": (GEMM, r"kBlockRows = 12;", "kBlockRows = 8;"),
