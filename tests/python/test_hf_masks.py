@@ -223,6 +223,7 @@ def test_C61_other_masks_are_refused_in_words(mask: Any, words: str) -> None:
         ({"dropout": 0.1}, "dropout is 0.1"),
         ({"position_bias": torch.zeros(1)}, "position_bias"),
         ({"block_table": torch.zeros(1)}, "block_table"),
+        ({"sinks": torch.zeros(4)}, "sinks"),
         ({"sliding_window": 3}, "bidirectional sliding window"),
     ],
 )

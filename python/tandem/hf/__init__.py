@@ -29,7 +29,7 @@ __all__ = ["attention_forward", "call_count", "interval_mask", "register", "rese
 _logger = logging.get_logger("transformers.tandem")
 
 # What layers of some models pass that changes the result and has no counterpart in Tandem.
-_REFUSED = ("position_bias", "indices", "block_indices", "block_table")
+_REFUSED = ("position_bias", "sinks", "indices", "block_indices", "block_table")
 
 _calls: Counter[Any] = Counter()
 
