@@ -126,6 +126,7 @@ ForwardData::ForwardData(const ForwardCase& test)
 void ForwardData::poison_outputs() const {
   out_.from_host(poisoned_out_.data());
   lse_.fill(0xff);
+  TANDEM_CHECK_CUDA(cudaDeviceSynchronize());  // a fill does not wait for itself, nor do other streams
 }
 
 ForwardData::Outputs ForwardData::read() const {

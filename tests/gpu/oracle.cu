@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/int_math.h"
 #include "cuda_check.h"
 
 namespace tandem::gpu_test {
@@ -127,7 +128,8 @@ void attention_oracle(const AttentionProblem& problem, bool rounded, double* out
   params.out = out;
   params.lse = lse;
   const auto blocks = static_cast<unsigned int>(problem.batch * problem.nheads_q * problem.seqlen_q);
-  const auto bytes = static_cast<size_t>(problem.seqlen_k) * sizeof(double);
+  const auto bytes = static_cast<size_t>(ceil_div(problem.seqlen_k, 2)) * 2 * sizeof(double);  // read in pairs
+  if (blocks == 0) return;
   TANDEM_CHECK_CUDA(
       cudaFuncSetAttribute(oracle_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   oracle_kernel<<<blocks, kThreads, bytes>>>(params);

@@ -2,10 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "cuda_check.h"
 #include "wrappers/run.h"
 
 namespace tandem::sm90::wrappers {
+
+// What GoogleTest prints of a case.
+void PrintTo(const NamedCase& test, std::ostream* stream) {
+  *stream << test.name;
+}
+
 namespace {
 
 class Wrapper : public testing::TestWithParam<NamedCase> {};

@@ -43,12 +43,15 @@ TANDEM_DEVICE void pass_turn(int w) {
 // S = Q K^T. (64, kHeadDim) x (kBlockN, kHeadDim)^T
 template <typename Traits>
 TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int w, int stage) {
-  const uint32_t smem_q = Traits::kSmemQ + static_cast<uint32_t>(w) * Traits::QTile::kBytes;
-  const uint32_t smem_k = Traits::kSmemK + static_cast<uint32_t>(stage) * Traits::KTile::kBytes;
+  using QTile = typename Traits::QTile;
+  using KTile = typename Traits::KTile;
+  const uint32_t q_offset = static_cast<uint32_t>(w) * QTile::kBytes;
+  const uint32_t k_offset = static_cast<uint32_t>(stage) * KTile::kBytes;
   TANDEM_UNROLL
   for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
     ptx::Wgmma<typename Traits::Element, Traits::kBlockN>::template ss<>(
-        acc_s, Traits::QTile::k_major(smem_q, step), Traits::KTile::k_major(smem_k, step), step > 0);
+        acc_s, advance(QTile::k_major(Traits::kSmemQ, step), q_offset),
+        advance(KTile::k_major(Traits::kSmemK, step), k_offset), step > 0);
   }
   ptx::wgmma_commit();
 }
@@ -57,30 +60,43 @@ TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int w, int stag
 template <typename Traits>
 TANDEM_DEVICE void issue_pv(float (&acc_o)[Traits::kHeadDim / 2], const uint32_t (&frag_p)[Traits::kBlockN / 16][4],
                             int stage) {
-  const uint32_t smem_v = Traits::kSmemV + static_cast<uint32_t>(stage) * Traits::VTile::kBytes;
+  using VTile = typename Traits::VTile;
+  const uint32_t v_offset = static_cast<uint32_t>(stage) * VTile::kBytes;
   TANDEM_UNROLL
   for (int step = 0; step < Traits::kBlockN / 16; ++step) {
     ptx::Wgmma<typename Traits::Element, Traits::kHeadDim>::template rs<ptx::Major::kMn>(
-        acc_o, frag_p[step], Traits::VTile::mn_major(smem_v, step), true);
+        acc_o, frag_p[step], advance(VTile::mn_major(Traits::kSmemV, step), v_offset), true);
   }
   ptx::wgmma_commit();
+}
+
+// What this thread's rows see; only masked blocks ask.
+TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardParams& params, const ForwardTile& tile,
+                                     int first_row) {
+  if (tile.full_begin == tile.begin && tile.full_end == tile.end) return;
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    visible[half] = visible_keys(params.mask, first_row + fragment_row(half), params.seqlen_q, params.seqlen_k);
+  }
 }
 
 // The first key block of a tile: there is no P yet whose product could run beside it.
 template <typename Traits>
 TANDEM_DEVICE void first_block(ConsumerState<Traits>& state, const ForwardParams& params, const ForwardTile& tile,
-                               int w) {
+                               int first_row, int w) {
   wait(Traits::kKFull, state.k_pipe);
   take_turn(w);
   ptx::wgmma_fence();
   issue_qk<Traits>(state.acc_s, w, state.k_pipe.index);
   pass_turn(w);
+  find_visible_keys(state.visible, params, tile, first_row);
   ptx::wgmma_wait<0>();
   ptx::wgmma_fence_operand(state.acc_s);
   release(Traits::kKEmpty, state.k_pipe);
   state.k_pipe.advance();
   const int n_block = tile.end - 1;
-  if (n_block >= tile.full_end) apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
+  const bool full = tile.full_begin <= n_block && n_block < tile.full_end;
+  if (!full) apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
   float rescale[2];  // of nothing
   softmax_step(state.acc_s, state.rows, rescale, params.scale_log2);
   pack_a_fragments<typename Traits::Element>(state.frag_p, state.acc_s);
@@ -115,18 +131,6 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
   }
 }
 
-// P V of the last key block.
-template <typename Traits>
-TANDEM_DEVICE void last_product(ConsumerState<Traits>& state) {
-  wait(Traits::kVFull, state.v_pipe);
-  ptx::wgmma_fence();
-  issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
-  ptx::wgmma_wait<0>();
-  ptx::wgmma_fence_operand(state.acc_o);
-  release(Traits::kVEmpty, state.v_pipe);
-  state.v_pipe.advance();
-}
-
 template <typename Traits>
 TANDEM_DEVICE void store_lse(const ForwardParams& params, const ForwardTile& tile, const SoftmaxRows& rows,
                              int first_row) {
@@ -137,6 +141,21 @@ TANDEM_DEVICE void store_lse(const ForwardParams& params, const ForwardTile& til
     const int64_t row = first_row + fragment_row(half);
     if (row < params.seqlen_q) ptx::store_global(lse + row * params.lse_row_stride, log_sum_exp(rows, half));
   }
+}
+
+// P V of the last key block, and LSE under it.
+template <typename Traits>
+TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const ForwardParams& params, const ForwardTile& tile,
+                                int first_row) {
+  wait(Traits::kVFull, state.v_pipe);
+  ptx::wgmma_fence();
+  issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+  reduce_row_sums(state.rows);
+  store_lse<Traits>(params, tile, state.rows, first_row);
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_fence_operand(state.acc_o);
+  release(Traits::kVEmpty, state.v_pipe);
+  state.v_pipe.advance();
 }
 
 // O to the place of Q, for the store thread.
@@ -155,22 +174,18 @@ template <typename Traits>
 TANDEM_DEVICE void consume_tile(ConsumerState<Traits>& state, const ForwardParams& params, const ForwardTile& tile,
                                 int w) {
   const int first_row = tile.m_block * Traits::kBlockM + w * kFragmentRows;
-  TANDEM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    state.visible[half] = visible_keys(params.mask, first_row + fragment_row(half), params.seqlen_q, params.seqlen_k);
-  }
   clear(state.acc_o);
   reset(state.rows);
   if (tile.begin < tile.end) {
-    first_block(state, params, tile, w);
+    first_block(state, params, tile, first_row, w);
     int n_block = tile.end - 2;
     attend_blocks<Traits, true>(state, params, n_block, tile.full_end, w);
     attend_blocks<Traits, false>(state, params, n_block, tile.full_begin, w);
     attend_blocks<Traits, true>(state, params, n_block, tile.begin, w);
-    last_product(state);
+    last_product(state, params, tile, first_row);
+  } else {
+    store_lse<Traits>(params, tile, state.rows, first_row);
   }
-  reduce_row_sums(state.rows);
-  store_lse<Traits>(params, tile, state.rows, first_row);
   hand_over_o(state, w);
 }
 

@@ -42,7 +42,7 @@ TANDEM_DEVICE void init_barriers() {
   }
   for (int slot = 0; slot < Traits::kTileStages; ++slot) {
     ptx::mbarrier_init(barrier_at(Traits::kTileFull, slot), 1);
-    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + Traits::kConsumers);
+    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + Traits::kConsumers + 1);
   }
   ptx::fence_mbarrier_init();
 }

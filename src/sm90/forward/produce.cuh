@@ -6,12 +6,12 @@
 #include "sm90/forward/traits.h"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
-#include "sm90/ptx/global.cuh"
 #include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/tma.cuh"
 #include "sm90/tile/pipeline.cuh"
 
-// The producer warpgroup: one thread draws work tiles and loads Q, K, V; one thread for each consumer sends its O home.
+// The producer warpgroup, one thread of each warp: one draws work tiles, one loads Q, K, V, one for each consumer sends
+// its O home.
 namespace tandem::sm90 {
 
 // Rows [row, row + Tile::kRows) of one head, panel by panel; completes on `full`.
@@ -52,13 +52,10 @@ TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
   PipelineState<Traits::kStages> pipe;  // of K and of V, which advance together
   PipelineState<Traits::kTileStages> tile_pipe;
   uint32_t q_phase = 0;
-  int64_t index = ptx::block_index();
   for (;;) {
-    const ForwardTile tile = make_tile<Traits>(params, index);
-    send_tile<Traits>(tile, tile_pipe);
+    const ForwardTile tile = receive_tile<Traits>(tile_pipe);
+    ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, tile_pipe.index));
     if (!tile.valid) return;
-    // Asked for now, needed when this tile's loads are out.
-    index = static_cast<int64_t>(ptx::atomic_add(params.next_tile, 1)) + ptx::grid_size();
     const int khead = tile.head / static_cast<int>(params.qheads_per_khead);
     if (tile.begin == tile.end) load_q<Traits>(params, tile, q_phase);
     TANDEM_NO_UNROLL
@@ -105,12 +102,15 @@ TANDEM_DEVICE void store_tiles(const ForwardParams& params, int w) {
 
 template <typename Traits>
 TANDEM_DEVICE void produce(const ForwardParams& params) {
+  static_assert(Traits::kConsumers == 2, "a warpgroup has four warps");
   const int warp = ptx::warp_index();
-  const bool elected = ptx::elect_one();
+  if (!ptx::elect_one()) return;
   if (warp == 0) {
-    if (elected) load_tiles<Traits>(params);
-  } else if (warp <= Traits::kConsumers) {
-    if (elected) store_tiles<Traits>(params, warp - 1);
+    load_tiles<Traits>(params);
+  } else if (warp == 1) {
+    schedule_tiles<Traits>(params);
+  } else {
+    store_tiles<Traits>(params, warp - 2);
   }
 }
 

@@ -8,22 +8,23 @@
 // One instance of the forward kernel: its tile, its roles, its shared memory and its barriers. No CUDA in here: the
 // launcher, the host model and the tests read the same numbers. docs/SCHEDULE.md gives the budgets behind them.
 //
-// Barriers. "warp": one arrival a warp. w: consumer warpgroup 0 or 1.
+// Barriers. w: consumer warpgroup 0 or 1; s: stage. "warps": one arrival of each, by lane 0.
 //
-// | name           | kind    | arrivals a phase     | who arrives                | who waits                        |
-// | -------------- | ------- | -------------------- | -------------------------- | -------------------------------- |
-// | q_full[w]      | mbarrier| 1 and Q's bytes      | load thread, copy engine   | consumer w, once a tile          |
-// | q_empty[w]     | mbarrier| 1                    | store thread w: O has left | load thread, before the next Q   |
-// | k_full[s]      | mbarrier| 1 and K's bytes      | load thread, copy engine   | both consumers                   |
-// | k_empty[s]     | mbarrier| 8, warps             | both consumers: S is done  | load thread                      |
-// | v_full[s]      | mbarrier| 1 and V's bytes      | load thread, copy engine   | both consumers                   |
-// | v_empty[s]     | mbarrier| 8, warps             | both consumers: P V is done| load thread                      |
-// | o_full[w]      | mbarrier| 4, warps             | consumer w: O lies in Q's place | store thread w              |
-// | tile_full[s]   | mbarrier| 1                    | load thread: slot written  | consumers, store threads         |
-// | tile_empty[s]  | mbarrier| 8 warps + 2          | consumers, store threads: slot read | load thread             |
-// | turn + w       | named   | 256 threads          | sync: consumer w; arrive: the other | consumer w, before its
-// wgmmas | | epilogue + w   | named   | 128 threads          | consumer w                 | consumer w: all its warps
-// are done with Q |
+// clang-format off
+// | name         | kind     | a phase needs   | who arrives                         | who waits                         |
+// | ------------ | -------- | --------------- | ----------------------------------- | --------------------------------- |
+// | q_full[w]    | mbarrier | 1 and Q's bytes | load thread, copy engine            | consumer w, once a tile           |
+// | q_empty[w]   | mbarrier | 1               | store thread w: O has left          | load thread, before the next Q    |
+// | k_full[s]    | mbarrier | 1 and K's bytes | load thread, copy engine            | both consumers                    |
+// | k_empty[s]   | mbarrier | 8 warps         | both consumers: S is done           | load thread                       |
+// | v_full[s]    | mbarrier | 1 and V's bytes | load thread, copy engine            | both consumers                    |
+// | v_empty[s]   | mbarrier | 8 warps         | both consumers: P V is done         | load thread                       |
+// | o_full[w]    | mbarrier | 4 warps         | consumer w: O lies in Q's place     | store thread w                    |
+// | tile_full    | mbarrier | 1               | scheduler thread: the slot is set   | consumers, load and store threads |
+// | tile_empty   | mbarrier | 8 warps and 3   | consumers, load and store threads   | scheduler thread                  |
+// | turn + w     | named    | 256 threads     | consumer w syncs, the other arrives | consumer w, before its wgmmas     |
+// | epilogue + w | named    | 128 threads     | consumer w                          | consumer w: all have read Q       |
+// clang-format on
 namespace tandem::sm90 {
 
 // Number 0 is block_sync().
@@ -37,11 +38,11 @@ struct ForwardTraits {
   static constexpr int kBlockM = kConsumers * 64;
   static constexpr int kBlockN = 128;
   static constexpr int kStages = 2;      // of K and of V
-  static constexpr int kTileStages = 2;  // work tiles on their way
+  static constexpr int kTileStages = 1;  // work tiles on their way
 
   static constexpr int kThreads = (1 + kConsumers) * 128;
-  static constexpr int kProducerRegisters = 56;
-  static constexpr int kConsumerRegisters = 224;
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
 
   using QTile = SwizzledTile<64, kHeadDim * 2>;  // one consumer's; O leaves through the same space
   using KTile = SwizzledTile<kBlockN, kHeadDim * 2>;

@@ -8,10 +8,12 @@
 #include "sm90/forward/params.h"
 #include "sm90/forward/traits.h"
 #include "sm90/ptx/device.cuh"
+#include "sm90/ptx/global.cuh"
+#include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/tile/pipeline.cuh"
 
-// Work tiles, from the load thread, which draws them, to everybody else.
+// Work tiles, from the scheduler thread, which draws them, to everybody else.
 namespace tandem::sm90 {
 
 // One m_block of one head, and the n_blocks it visits: [begin, end), of which [full_begin, full_end) need no mask.
@@ -42,10 +44,25 @@ struct FourInts {
 template <typename Traits>
 TANDEM_DEVICE void send_tile(const ForwardTile& tile, PipelineState<Traits::kTileStages> pipe) {
   const uint32_t slot = Traits::kTileSlots + static_cast<uint32_t>(pipe.index) * Traits::kTileSlotBytes;
-  acquire(Traits::kTileEmpty, pipe);
   ptx::store_shared(slot, FourInts{tile.m_block, tile.head, tile.batch, tile.valid});
   ptx::store_shared(slot + 16, FourInts{tile.begin, tile.end, tile.full_begin, tile.full_end});
   ptx::mbarrier_arrive(barrier_at(Traits::kTileFull, pipe.index));
+}
+
+// One thread. A block's first tile is its own number; it draws the next when everybody has begun the last, late enough
+// for the counter to balance the blocks, early enough for the loads to run ahead.
+template <typename Traits>
+TANDEM_DEVICE void schedule_tiles(const ForwardParams& params) {
+  PipelineState<Traits::kTileStages> pipe;
+  int64_t index = ptx::block_index();
+  for (;;) {
+    const ForwardTile tile = make_tile<Traits>(params, index);
+    send_tile<Traits>(tile, pipe);
+    if (!tile.valid) return;
+    pipe.advance();
+    acquire(Traits::kTileEmpty, pipe);
+    index = static_cast<int64_t>(ptx::atomic_add(params.next_tile, 1)) + ptx::grid_size();
+  }
 }
 
 // The caller releases the slot.

@@ -8,15 +8,21 @@
 // Shared memory by address: 32-bit offsets in the shared window of this block. PTX: ld, st (1.0).
 namespace tandem::sm90::ptx {
 
-// Where a block's dynamic shared memory begins: after the kilobyte that the system keeps for itself on sm_90. A
-// constant, for addresses made of it need no registers then. PERF: headdim 64, 16k keys: 1.02 against an address that
-// is computed.
+// Where a block's dynamic shared memory begins in a launch without clusters: after the kilobyte that the system keeps
+// for itself on sm_90. A constant, for addresses made of it need no registers. PERF: H200, headdim 64, 16k keys: 1.02
+// against an address that is computed. HAZARD: not in a cluster. There the bits from 24 up are the block's rank, and
+// this is a place in block 0: mbarrier.init of it by block 1 is an illegal instruction. Use dynamic_shared_base().
 constexpr uint32_t kDynamicSharedBase = 1024;
 
-// Traps unless the dynamic shared memory begins at kDynamicSharedBase. One thread of each block, before its first use.
-TANDEM_DEVICE void check_dynamic_shared_base() {
+// The same, of this block, in any launch.
+TANDEM_DEVICE uint32_t dynamic_shared_base() {
   extern __shared__ __align__(1024) uint8_t dynamic_shared[];
-  if (static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared)) != kDynamicSharedBase) trap();
+  return static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared));
+}
+
+// Traps unless kDynamicSharedBase is this block's. One thread of each block, before the first use of the constant.
+TANDEM_DEVICE void check_dynamic_shared_base() {
+  if (dynamic_shared_base() != kDynamicSharedBase) trap();
 }
 
 // One access of 4, 8 or 16 bytes, aligned to its size. T: any trivially copyable type of that size.

@@ -12,11 +12,11 @@
 // whoever waits for that phase sees them. Stores and reductions complete in groups of the thread that issued them:
 // bulk_commit(), bulk_wait...(); parts of a box outside the tensor are not written.
 //
-// Coordinates c0.. count elements, c0 along the contiguous axis; they may be negative. Shared addresses are multiples
-// of 128 bytes (of a swizzle's whole pattern, 1024 for 128-byte rows, where the layout's formula is to hold).
-// HAZARD: the engine is another proxy. Shared memory that threads have written is visible to it only after
-// fence_proxy_async_shared() by each writer, then a barrier. That it has been read before by threads needs a barrier
-// only.
+// Coordinates c0.. count elements, c0 along the contiguous axis. Those of loads may be negative; those of stores may
+// not (an illegal instruction on the H200), but may lie past the end. Shared addresses are multiples of 128 bytes (of a
+// swizzle's whole pattern, 1024 for 128-byte rows, where the layout's formula is to hold). HAZARD: the engine is
+// another proxy. Shared memory that threads have written is visible to it only after fence_proxy_async_shared() by each
+// writer, then a barrier. That it has been read before by threads needs a barrier only.
 //
 // PTX: Data Movement and Conversion Instructions: cp.async.bulk and cp.async.bulk.tensor (8.0).
 namespace tandem::sm90::ptx {

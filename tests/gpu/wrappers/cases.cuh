@@ -52,12 +52,6 @@ void for_each_case(Visit visit) {
   visit(TmaStore<5>{});
   visit(BulkCopies{});
 
-  visit(ClusterExchange{});
-  visit(TmaMulticast<2>{});
-  visit(TmaMulticast<3>{});
-  visit(TmaMulticast<4>{});
-  visit(TmaMulticast<5>{});
-
   visit(WgmmaCase<Bf16, 8, kShared, kK, kK>{});
   visit(WgmmaCase<Bf16, 80, kShared, kK, kK, k64>{});
   visit(WgmmaCase<Bf16, 176, kShared, kK, kK>{});
@@ -75,6 +69,13 @@ void for_each_case(Visit visit) {
   visit(WgmmaCase<Bf16, 64, kShared, kK, kK, k128, Values::kReals>{});
   visit(WgmmaCase<Fp16, 32, kRegisters, kK, kK, k128, Values::kReals>{});
   visit(WgmmaCase<E4m3, 32, kShared, kK, kK, k128, Values::kReals>{});
+
+  visit(ClusterExchange{});
+  visit(ClusterOwnLoad{});
+  visit(TmaMulticast<2>{});
+  visit(TmaMulticast<3>{});
+  visit(TmaMulticast<4>{});
+  visit(TmaMulticast<5>{});
 }
 
 }  // namespace tandem::sm90::wrappers

@@ -3,7 +3,7 @@
 #include "sm90/ptx/cluster.cuh"
 #include "wrappers/tma_cases.cuh"
 
-// Two blocks of one cluster.
+// Two blocks of one cluster. Addresses are made of dynamic_shared_base(): the constant is block 0's.
 namespace tandem::sm90::wrappers {
 
 // Each block writes into the other's shared memory and arrives at the other's barrier.
@@ -16,22 +16,22 @@ struct ClusterExchange : CaseDefaults {
   static constexpr int kOutWords = 256;
 
   TANDEM_DEVICE static void run(const Params& params) {
-    constexpr uint32_t kBarrier = ptx::kDynamicSharedBase;
-    constexpr uint32_t kData = kBarrier + 128;
+    const uint32_t barrier = ptx::dynamic_shared_base();
+    const uint32_t data = barrier + 128;
     const uint32_t rank = ptx::cluster_rank();
     const uint32_t t = static_cast<uint32_t>(ptx::thread_rank());
     if (t == 0) {
-      ptx::mbarrier_init(kBarrier, 2 * kThreads);
+      ptx::mbarrier_init(barrier, 2 * kThreads);
       ptx::fence_mbarrier_init();
     }
     ptx::cluster_arrive();
     ptx::cluster_wait();
     const uint32_t value = ptx::load_global(params.in + rank * 64 + t);
-    ptx::store_cluster_shared(ptx::map_shared(kData + t * 4, rank ^ 1), value);
-    ptx::mbarrier_arrive_remote(kBarrier, rank ^ 1);
-    ptx::mbarrier_arrive_remote(kBarrier, rank);
-    ptx::mbarrier_wait_cluster(kBarrier, 0);
-    ptx::store_global(params.out + rank * 64 + t, ptx::load_shared<uint32_t>(kData + (63 - t) * 4));
+    ptx::store_cluster_shared(ptx::map_shared(data + t * 4, rank ^ 1), value);
+    ptx::mbarrier_arrive_remote(barrier, rank ^ 1);
+    ptx::mbarrier_arrive_remote(barrier, rank);
+    ptx::mbarrier_wait_cluster(barrier, 0);
+    ptx::store_global(params.out + rank * 64 + t, ptx::load_shared<uint32_t>(data + (63 - t) * 4));
     ptx::store_global(params.out + 128 + rank * 64 + t, rank);
     ptx::cluster_arrive();
     ptx::cluster_wait();
@@ -44,6 +44,36 @@ struct ClusterExchange : CaseDefaults {
       }
     }
   }
+};
+
+// A plain load inside a cluster goes to the block that asked for it.
+struct ClusterOwnLoad : CaseDefaults {
+  static constexpr const char* kName = "cluster_own_load";
+  static constexpr int kThreads = 64;
+  static constexpr int kBlocks = 2;
+  static constexpr int kClusterSize = 2;
+  static constexpr int kInWords = 128;
+  static constexpr int kOutWords = 128;
+
+  TANDEM_DEVICE static void run(const Params& params) {
+    const uint32_t barrier = ptx::dynamic_shared_base();
+    const uint32_t data = barrier + 128;
+    const uint32_t rank = ptx::cluster_rank();
+    const uint32_t t = static_cast<uint32_t>(ptx::thread_rank());
+    if (t == 0) {
+      ptx::mbarrier_init(barrier, 1);
+      ptx::fence_mbarrier_init();
+    }
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+    if (t == 0) {
+      ptx::mbarrier_arrive_expect_tx(barrier, 256);
+      ptx::bulk_load(data, params.in + rank * 64, 256, barrier);
+    }
+    ptx::mbarrier_wait(barrier, 0);
+    ptx::store_global(params.out + rank * 64 + t, ptx::load_shared<uint32_t>(data + t * 4));
+  }
+  static void expect(const Words& in, Words& out) { out = in; }
 };
 
 // Each block loads one box for both; each sees both.
@@ -62,8 +92,8 @@ struct TmaMulticast : CaseDefaults {
   static TensorMapSpec load_map(const void* in) { return Geometry::map(in); }
 
   TANDEM_DEVICE static void run(const Params& params) {
-    constexpr uint32_t kBarrier = ptx::kDynamicSharedBase;
-    constexpr uint32_t kData = kBarrier + 1024;
+    const uint32_t barrier = ptx::dynamic_shared_base();
+    const uint32_t data = barrier + 1024;
     constexpr int c0 = Geometry::kCorner[0];
     constexpr int c1 = Geometry::kCorner[1];
     constexpr int c2 = Geometry::kCorner[2];
@@ -71,23 +101,23 @@ struct TmaMulticast : CaseDefaults {
     constexpr int c4 = Geometry::kCorner[4];
     const uint32_t rank = ptx::cluster_rank();
     if (ptx::thread_rank() == 0) {
-      ptx::mbarrier_init(kBarrier, 1);
+      ptx::mbarrier_init(barrier, 1);
       ptx::fence_mbarrier_init();
-      ptx::mbarrier_arrive_expect_tx(kBarrier, 2 * kBoxWords * 4);
+      ptx::mbarrier_arrive_expect_tx(barrier, 2 * kBoxWords * 4);
     }
     ptx::cluster_arrive();
     ptx::cluster_wait();
     if (ptx::thread_rank() == 0) {
-      const uint32_t smem = kData + rank * kBoxWords * 4;
+      const uint32_t smem = data + rank * kBoxWords * 4;
       const uint16_t both = 3;
-      if constexpr (kRank == 2) ptx::tma_load_multicast_2d(smem, &params.load_map, kBarrier, both, c0, c1);
-      if constexpr (kRank == 3) ptx::tma_load_multicast_3d(smem, &params.load_map, kBarrier, both, c0, c1, c2);
-      if constexpr (kRank == 4) ptx::tma_load_multicast_4d(smem, &params.load_map, kBarrier, both, c0, c1, c2, c3);
-      if constexpr (kRank == 5) ptx::tma_load_multicast_5d(smem, &params.load_map, kBarrier, both, c0, c1, c2, c3, c4);
+      if constexpr (kRank == 2) ptx::tma_load_multicast_2d(smem, &params.load_map, barrier, both, c0, c1);
+      if constexpr (kRank == 3) ptx::tma_load_multicast_3d(smem, &params.load_map, barrier, both, c0, c1, c2);
+      if constexpr (kRank == 4) ptx::tma_load_multicast_4d(smem, &params.load_map, barrier, both, c0, c1, c2, c3);
+      if constexpr (kRank == 5) ptx::tma_load_multicast_5d(smem, &params.load_map, barrier, both, c0, c1, c2, c3, c4);
     }
-    ptx::mbarrier_wait(kBarrier, 0);
+    ptx::mbarrier_wait(barrier, 0);
     for (int i = ptx::thread_rank(); i < 2 * kBoxWords; i += kThreads) {
-      const uint32_t value = ptx::load_shared<uint32_t>(kData + static_cast<uint32_t>(i) * 4);
+      const uint32_t value = ptx::load_shared<uint32_t>(data + static_cast<uint32_t>(i) * 4);
       ptx::store_global(params.out + rank * 2 * kBoxWords + i, value);
     }
     ptx::cluster_arrive();

@@ -14,7 +14,7 @@ using gpu_test::DeviceBuffer;
 
 template <typename Case>
 TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Case::kThreads, 1) case_kernel(const TANDEM_GRID_CONSTANT Params params) {
-  if (ptx::thread_rank() == 0) ptx::check_dynamic_shared_base();
+  if (Case::kClusterSize == 1 && ptx::thread_rank() == 0) ptx::check_dynamic_shared_base();
   Case::run(params);
 }
 

@@ -10,7 +10,7 @@
 #include "sm90/tile/smem_layout.cuh"
 #include "wrappers/case.h"
 
-// The copy engine. Boxes stick out of their tensor at both ends of axis 1 and at the far end of the others.
+// The copy engine. Boxes stick out of their tensor at the far end of every axis, loads also at the near end of axis 1.
 namespace tandem::sm90::wrappers {
 
 constexpr int product(const int (&sizes)[5], int rank) {
@@ -20,13 +20,13 @@ constexpr int product(const int (&sizes)[5], int rank) {
 }
 
 // A tensor of 16-bit elements of up to five axes, and one box of it.
-template <int kRankValue, Swizzle kSwizzleValue>
+template <int kRankValue, Swizzle kSwizzleValue, int kCorner1 = -3>
 struct BoxGeometry {
   static constexpr int kRank = kRankValue;
   static constexpr Swizzle kSwizzle = kSwizzleValue;
   static constexpr int kDims[5] = {80, 4, 3, 2, 3};
   static constexpr int kBox[5] = {static_cast<int>(kSwizzle) / 2, 8, 2, 1, 2};
-  static constexpr int kCorner[5] = {40, -3, 2, 1, 1};
+  static constexpr int kCorner[5] = {40, kCorner1, 2, 1, 1};
 
   static constexpr int kTensorElems = product(kDims, kRank);
   static constexpr int kBoxElems = product(kBox, kRank);
@@ -121,7 +121,7 @@ struct TmaLoad : CaseDefaults {
 
 template <int kRank>
 struct TmaStore : CaseDefaults {
-  using Geometry = BoxGeometry<kRank, Swizzle::k128Bytes>;
+  using Geometry = BoxGeometry<kRank, Swizzle::k128Bytes, 1>;  // stores begin inside the tensor
   static constexpr const char* kName = kRank == 2   ? "tma_store_2d"
                                        : kRank == 3 ? "tma_store_3d"
                                        : kRank == 4 ? "tma_store_4d"

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Checks on a machine with a Hopper GPU, in parts of under 8 minutes each, for machines that are lent by the minute.
+#
+#   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--again] PART...
+#
+#   unit       every wrapper of src/sm90/ptx against the ISA; what this GPU gives is kept for the host model (golden file)
+#   op         the kernels against double attention
+#   sanitizer  compute-sanitizer over small problems: every access within bounds
+#   bench      speed; a line a size, with commit, GPU and date, onto bench/results/forward_sm90.jsonl
+#
+# The programs come from FOLDER/tests/gpu (default: build), made here or elsewhere; if they are not there and nvcc is, they
+# are built first. A part that has passed with the same programs is not run again, unless --again. The log gets a line for
+# each part: date, commit, part, result, seconds.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+build=build
+log=
+again=no
+parts=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --build) build=$2; shift 2 ;;
+    --log) log=$2; shift 2 ;;
+    --again) again=yes; shift ;;
+    unit | op | sanitizer | bench) parts+=("$1"); shift ;;
+    *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
+  esac
+done
+[ ${#parts[@]} -gt 0 ] || parts=(unit op sanitizer bench)
+programs=$build/tests/gpu
+log=${log:-$build/gpu_check.log}
+export TANDEM_REQUIRE_GPU=1
+
+die() { echo "gpu_check: $*" >&2; exit 1; }
+
+# shellcheck disable=SC2317
+commit() { git rev-parse --short HEAD 2>/dev/null || echo unknown; }
+
+build_programs() {
+  [ -x "$programs/gpu_wrapper_test" ] && return
+  command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
+  cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
+  cmake --build "$build" -j "$(nproc)" --target gpu_wrapper_test gpu_forward_test wrapper_bits forward_bench >/dev/null ||
+    die 'the build failed'
+}
+
+# The parts are called by name.
+# shellcheck disable=SC2317
+part_unit() {
+  "$programs/gpu_wrapper_test" --gtest_brief=1 &&
+    "$programs/wrapper_bits" --seed 7 --output tests/model/golden/wrappers_seed7.bin
+}
+
+# shellcheck disable=SC2317
+part_op() { "$programs/gpu_forward_test" --gtest_brief=1; }
+
+# shellcheck disable=SC2317
+part_sanitizer() {
+  local small='Forward.NoKeys*:Forward.Grouped*:Forward.Slices*'
+  compute-sanitizer --tool memcheck --error-exitcode 9 "$programs/gpu_wrapper_test" --gtest_brief=1 &&
+    compute-sanitizer --tool memcheck --error-exitcode 9 "$programs/gpu_forward_test" --gtest_brief=1 \
+      --gtest_filter="$small"
+}
+
+# shellcheck disable=SC2317
+part_bench() {
+  local gpu lines line
+  gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
+  lines=$("$programs/forward_bench") || return 1
+  echo "$lines"
+  mkdir -p bench/results
+  while read -r line; do
+    echo "{\"date\": \"$(date -u +%F)\", \"commit\": \"$(commit)\", \"gpu\": \"$gpu\", ${line#\{}"
+  done <<<"$lines" >>bench/results/forward_sm90.jsonl
+}
+
+build_programs
+mkdir -p tests/model/golden
+fingerprint=$(cat "$programs"/{gpu_wrapper_test,gpu_forward_test,wrapper_bits,forward_bench} | sha256sum | cut -c1-16)
+failed=0
+for part in "${parts[@]}"; do
+  if [ $again = no ] && grep -q " $part passed .*$fingerprint" "$log" 2>/dev/null; then
+    echo "$part: passed before with these programs"
+    continue
+  fi
+  begin=$SECONDS
+  echo "== $part"
+  if timeout 480 bash -c "$(declare -f "part_$part" commit); programs='$programs' part_$part"; then
+    result=passed
+  else
+    result=failed
+    failed=1
+  fi
+  echo "$(date -u +%FT%TZ) $(commit) $part $result $((SECONDS - begin))s $fingerprint" | tee -a "$log"
+done
+exit $failed
