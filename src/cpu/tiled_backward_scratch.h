@@ -18,7 +18,7 @@ struct BackwardVisit {
 };
 
 // Keys of a unit of work where dK and dV are computed apart from dQ.
-constexpr int64_t kChunkKeys = 1024;
+constexpr int64_t kChunkKeys = 12 * kBlockN;
 static_assert(kChunkKeys % kBlockN == 0, "a chunk cuts the keys where the whole pass does");
 
 // Accumulators larger than this are not worth having: see fused_accumulator_rows().

@@ -13,7 +13,7 @@
 namespace tandem {
 
 constexpr int64_t kBlockM = 256;  // lanes (query rows) of a tile, at most
-constexpr int64_t kBlockN = 64;   // keys of a tile, at most
+constexpr int64_t kBlockN = 96;   // keys of a tile, at most: whole register blocks of 12 and of 6 rows
 
 // Key positions, in lanes as wide as the compute type so that comparisons give masks for it. Lengths are below 2^31.
 template <typename T>

@@ -71,12 +71,11 @@ struct ARows {
 };
 
 template <typename T, size_t kRows, size_t kVecs, ALayout kLayout>
-HWY_NOINLINE void gemm_block(const GemmArgs<T>& args) {
+HWY_INLINE void gemm_block(const GemmArgs<T>& args, const T* first_a, T* c) {
   const Lanes<T> d;
   const size_t lanes = hn::Lanes(d);
   using Vec = hn::Vec<decltype(d)>;
   Vec acc[kRows][kVecs];
-  T* c = args.c;
   const size_t ldc = args.ldc;
 #pragma GCC unroll 12
   for (size_t i = 0; i < kRows; ++i) {
@@ -85,7 +84,7 @@ HWY_NOINLINE void gemm_block(const GemmArgs<T>& args) {
       acc[i][v] = args.accumulate ? hn::Load(d, c + i * ldc + v * lanes) : hn::Zero(d);
     }
   }
-  ARows<T, kRows, kLayout> a(args.a, args.a_stride);
+  ARows<T, kRows, kLayout> a(first_a, args.a_stride);
   const T* b = args.b;
   const size_t ldb = args.ldb;
   for (size_t k = args.depth; k != 0; --k) {
@@ -108,34 +107,52 @@ HWY_NOINLINE void gemm_block(const GemmArgs<T>& args) {
   }
 }
 
-// Calls the block of `rows` rows, 1 <= rows <= kBlockRows.
+template <ALayout kLayout, typename T>
+HWY_INLINE void skip_rows(GemmArgs<T>& args, size_t rows) {
+  args.a += rows * (kLayout == ALayout::kRowsAdjacent ? 1 : args.a_stride);
+  args.c += rows * args.ldc;
+}
+
+template <typename T, size_t kRows, size_t kVecs, ALayout kLayout>
+HWY_NOINLINE void gemm_blocks(size_t blocks, GemmArgs<T> args) {
+  for (; blocks != 0; --blocks) {
+    gemm_block<T, kRows, kVecs, kLayout>(args, args.a, args.c);
+    skip_rows<kLayout>(args, kRows);
+  }
+}
+
+// Runs `blocks` blocks of `height` rows each, 1 <= height <= kBlockRows.
 template <typename T, size_t kVecs, ALayout kLayout, size_t kRows = kBlockRows>
-HWY_INLINE void gemm_rows(size_t rows, const GemmArgs<T>& args) {
-  if (rows == kRows) return gemm_block<T, kRows, kVecs, kLayout>(args);
-  if constexpr (kRows > 1) gemm_rows<T, kVecs, kLayout, kRows - 1>(rows, args);
+HWY_INLINE void gemm_blocks_of(size_t height, size_t blocks, const GemmArgs<T>& args) {
+  if (height == kRows) return gemm_blocks<T, kRows, kVecs, kLayout>(blocks, args);
+  if constexpr (kRows > 1) gemm_blocks_of<T, kVecs, kLayout, kRows - 1>(height, blocks, args);
 }
 
 // C (rows x vecs vectors) = or += A (rows x depth) . B (depth x vecs vectors). B and C are aligned to a vector.
 template <ALayout kLayout, typename T>
 void gemm(size_t rows, size_t vecs, const GemmArgs<T>& args) {
   const size_t lanes = hn::Lanes(Lanes<T>());
+  // Blocks of nearly equal height: a low remainder block would have too few accumulators to hide the latency.
   const size_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+  if (blocks == 0) return;
+  const size_t height = rows / blocks;
+  const size_t taller = rows % blocks;  // how many blocks have one row more
   for (size_t v = 0; v < vecs; v += kBlockVecs) {
-    size_t row = 0;
-    for (size_t block = 0; block < blocks; ++block) {
-      // Blocks of nearly equal height: a low remainder block would have too few accumulators to hide the latency.
-      const size_t height = (rows - row) / (blocks - block);
-      GemmArgs<T> part = args;
-      part.a += row * (kLayout == ALayout::kRowsAdjacent ? 1 : args.a_stride);
-      part.b += v * lanes;
-      part.c += row * args.ldc + v * lanes;
-      if (vecs - v >= kBlockVecs) {
-        gemm_rows<T, kBlockVecs, kLayout>(height, part);
+    GemmArgs<T> part = args;
+    part.b += v * lanes;
+    part.c += v * lanes;
+    const bool narrow = vecs - v < kBlockVecs;
+    const auto run = [&](size_t rows_each, size_t count) HWY_ATTR {
+      if (count == 0) return;
+      if (narrow) {
+        gemm_blocks_of<T, 1, kLayout>(rows_each, count, part);
       } else {
-        gemm_rows<T, 1, kLayout>(height, part);
+        gemm_blocks_of<T, kBlockVecs, kLayout>(rows_each, count, part);
       }
-      row += height;
-    }
+      skip_rows<kLayout>(part, rows_each * count);
+    };
+    run(height + 1, taller);
+    run(height, blocks - taller);
   }
 }
 
