@@ -1,0 +1,205 @@
+#include "engine/access.h"
+
+#include <cstring>
+
+#include "engine/api.h"
+#include "engine/products.h"
+
+namespace tandem::model {
+namespace {
+
+[[noreturn]] void fail(const Caller& caller, ReportKind kind, const std::string& what) {
+  Machine::current().fail_by(caller.thread, kind, caller.op, caller.site, what);
+}
+
+std::string bytes_at(uint32_t bytes, uint32_t address) {
+  return std::to_string(bytes) + " bytes at " + Machine::current().names().of(Place::shared(address));
+}
+
+void check_shared(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
+  if (!block.shared.in_bounds(address, bytes)) {
+    fail(caller, ReportKind::kOutOfBounds,
+         bytes_at(bytes, address) + ", outside of shared memory, which is " + std::to_string(block.shared.first()) +
+             " to " + std::to_string(block.shared.end()));
+  }
+  if (block.shared.any(address, bytes, SharedMemory::State::kBarrier)) {
+    fail(caller, ReportKind::kBarrierMisuse, bytes_at(bytes, address) + " are an mbarrier's");
+  }
+}
+
+void check_global(const Caller& caller, const void* pointer, size_t bytes) {
+  const std::string what = Machine::current().global().out_of_bounds(pointer, bytes);
+  if (!what.empty()) fail(caller, ReportKind::kOutOfBounds, std::to_string(bytes) + " bytes at " + what);
+}
+
+void check_alignment(const Caller& caller, uint64_t address, uint32_t bytes, const std::string& name) {
+  if (address % bytes == 0) return;
+  fail(caller, ReportKind::kMisaligned, name + " is not a multiple of " + std::to_string(bytes));
+}
+
+// What the thread's access is to become of its address, by the faults.
+struct Adjusted {
+  int times;
+  uint64_t address;
+};
+Adjusted adjust(Op op, Place place, uint64_t address, Site site) {
+  const Verdict verdict = Machine::current().judge(op, place, site);
+  return {verdict.times, address + static_cast<uint64_t>(verdict.add)};
+}
+
+Caller self_as(Op op, Site site) {
+  return {Machine::current().self(), op, site};
+}
+
+void check_words_not_held(const void* value, uint32_t bytes, Site site) {
+  for (uint32_t i = 0; i + 4 <= bytes; i += 4) {
+    uint32_t word;
+    std::memcpy(&word, static_cast<const char*>(value) + i, sizeof(word));
+    check_not_held(word, site);
+  }
+}
+
+// The pointer of an atomic operation or a flag on 4 bytes.
+uint8_t* atomic_word(const void* pointer, Site site) {
+  const Caller caller = self_as(Op::kAtomic, site);
+  check_alignment(caller, reinterpret_cast<uintptr_t>(pointer), 4, Machine::current().global().describe(pointer));
+  read_global(caller, pointer, 4);
+  Machine::current().record(caller.thread, Op::kAtomic, {});
+  return static_cast<uint8_t*>(const_cast<void*>(pointer));
+}
+
+}  // namespace
+
+uint32_t own_offset(const Caller& caller, uint32_t address) {
+  const uint32_t rank = address >> kWindowBits;
+  const auto own_rank = static_cast<uint32_t>(caller.thread.block->cluster_rank);
+  if (rank == own_rank) return address & ((1u << kWindowBits) - 1);
+  fail(caller, ReportKind::kOutOfBounds,
+       "an address in block " + std::to_string(rank) + " of the cluster, not in its own, " + std::to_string(own_rank));
+}
+
+const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
+  check_shared(caller, block, address, bytes);
+  if (!block.shared.all(address, bytes, SharedMemory::State::kWritten)) {
+    fail(caller, ReportKind::kUnwrittenRead, bytes_at(bytes, address) + " of shared memory, which nobody has written");
+  }
+  return block.shared.at(address);
+}
+
+uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
+  check_shared(caller, block, address, bytes);
+  block.shared.set_state(address, bytes, SharedMemory::State::kWritten);
+  return block.shared.at(address);
+}
+
+const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes) {
+  check_global(caller, pointer, bytes);
+  const std::string what = Machine::current().global().unwritten(pointer, bytes);
+  if (!what.empty()) {
+    fail(caller, ReportKind::kUnwrittenRead,
+         std::to_string(bytes) + " bytes at " + what + ", which nobody has written");
+  }
+  return static_cast<const uint8_t*>(pointer);
+}
+
+uint8_t* write_global(const Caller& caller, void* pointer, size_t bytes) {
+  check_global(caller, pointer, bytes);
+  Machine::current().global().mark_written(pointer, bytes);
+  Machine::current().made_progress();
+  return static_cast<uint8_t*>(pointer);
+}
+
+void load_shared(void* value, uint32_t address, uint32_t bytes, Site site) {
+  const Caller caller = self_as(Op::kLoadShared, site);
+  const uint32_t offset = own_offset(caller, address);
+  const Adjusted call = adjust(Op::kLoadShared, Place::shared(offset), offset, site);
+  if (call.times == 0) return;
+  const auto at = static_cast<uint32_t>(call.address);
+  check_alignment(caller, at, bytes, Machine::current().names().of(Place::shared(at)));
+  std::memcpy(value, read_shared(caller, *caller.thread.block, at, bytes), bytes);
+}
+
+void store_shared(uint32_t address, const void* value, uint32_t bytes, Site site) {
+  const Caller caller = self_as(Op::kStoreShared, site);
+  const uint32_t offset = own_offset(caller, address);
+  const Adjusted call = adjust(Op::kStoreShared, Place::shared(offset), offset, site);
+  if (call.times == 0) return;
+  const auto at = static_cast<uint32_t>(call.address);
+  check_words_not_held(value, bytes, site);
+  check_alignment(caller, at, bytes, Machine::current().names().of(Place::shared(at)));
+  std::memcpy(write_shared(caller, *caller.thread.block, at, bytes), value, bytes);
+}
+
+void load_global(void* value, const void* pointer, uint32_t bytes, Site site) {
+  const Adjusted call = adjust(Op::kLoadGlobal, {}, reinterpret_cast<uintptr_t>(pointer), site);
+  if (call.times == 0) return;
+  const Caller caller = self_as(Op::kLoadGlobal, site);
+  const auto* at = reinterpret_cast<const void*>(call.address);
+  check_alignment(caller, call.address, bytes, Machine::current().global().describe(at));
+  std::memcpy(value, read_global(caller, at, bytes), bytes);
+}
+
+void store_global(void* pointer, const void* value, uint32_t bytes, Site site) {
+  const Adjusted call = adjust(Op::kStoreGlobal, {}, reinterpret_cast<uintptr_t>(pointer), site);
+  if (call.times == 0) return;
+  const Caller caller = self_as(Op::kStoreGlobal, site);
+  auto* at = reinterpret_cast<void*>(call.address);
+  check_words_not_held(value, bytes, site);
+  check_alignment(caller, call.address, bytes, Machine::current().global().describe(at));
+  std::memcpy(write_global(caller, at, bytes), value, bytes);
+}
+
+uint32_t atomic_add(uint32_t* pointer, uint32_t value, Site site) {
+  const Verdict verdict = Machine::current().judge(Op::kAtomic, {}, site);
+  uint8_t* word = atomic_word(pointer, site);
+  uint32_t before;
+  std::memcpy(&before, word, sizeof(before));
+  const uint32_t after = before + value * static_cast<uint32_t>(verdict.times);
+  std::memcpy(word, &after, sizeof(after));
+  Machine::current().preempt_by_chance();
+  return before;
+}
+
+void reduce_add(float* pointer, float value, Site site) {
+  uint8_t* word = atomic_word(pointer, site);
+  float sum;
+  std::memcpy(&sum, word, sizeof(sum));
+  sum = add(sum, value);
+  std::memcpy(word, &sum, sizeof(sum));
+  Machine::current().preempt_by_chance();
+}
+
+uint32_t load_acquire(const uint32_t* pointer, Site site) {
+  Machine::current().poll(site);
+  const Caller caller = self_as(Op::kAtomic, site);
+  uint32_t value;
+  std::memcpy(&value, read_global(caller, pointer, sizeof(value)), sizeof(value));
+  return value;
+}
+
+void store_release(uint32_t* pointer, uint32_t value, Site site) {
+  store_global(pointer, &value, sizeof(value), site);
+  Machine::current().preempt_by_chance();
+}
+
+uint32_t map_shared(uint32_t address, uint32_t rank, Site site) {
+  return own_offset(self_as(Op::kStoreShared, site), address) | rank << kWindowBits;
+}
+
+uint32_t cluster_rank() {
+  return static_cast<uint32_t>(Machine::current().self().block->cluster_rank);
+}
+
+void store_cluster_shared(uint32_t mapped, uint32_t value, Site site) {
+  const Caller caller = self_as(Op::kStoreShared, site);
+  const uint32_t rank = mapped >> kWindowBits;
+  const uint32_t address = mapped & ((1u << kWindowBits) - 1);
+  const std::vector<Block*>& peers = caller.thread.block->peers;
+  if (rank >= peers.size() || peers[rank]->live_threads == 0) {
+    fail(caller, ReportKind::kOutOfBounds, "not an address in a block of this cluster that still runs");
+  }
+  check_alignment(caller, address, sizeof(value), Machine::current().names().of(Place::shared(address)));
+  std::memcpy(write_shared(caller, *peers[rank], address, sizeof(value)), &value, sizeof(value));
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "engine/machine.h"
+
+// The rules of every access of memory, by whatever instruction. Each reports what is wrong on behalf of `thread`.
+namespace tandem::model {
+
+struct Caller {
+  const Thread& thread;
+  Op op;
+  Site site;
+};
+
+// In a cluster, the bits of a shared address from 24 up are the rank of the block that it lies in. Of an address in the
+// caller's own block, what is below them: where all else in the model counts from.
+constexpr int kWindowBits = 24;
+uint32_t own_offset(const Caller& caller, uint32_t address);
+
+// Bytes of shared memory, in bounds and no mbarrier's; reads want them written, writes make them so.
+const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
+uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
+
+// The same of global memory.
+const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes);
+uint8_t* write_global(const Caller& caller, void* pointer, size_t bytes);
+
+}  // namespace tandem::model

@@ -1,0 +1,229 @@
+// The copy engine: loads that complete on an mbarrier, stores and reductions that complete in groups.
+
+#include <cstring>
+#include <memory>
+
+#include "core/dtype.h"
+#include "engine/access.h"
+#include "engine/api.h"
+#include "engine/box.h"
+#include "engine/mbarrier.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr uint32_t kBulkAlignment = 16;
+
+[[noreturn]] void fail(const Caller& caller, ReportKind kind, const std::string& what) {
+  Machine::current().fail_by(caller.thread, kind, caller.op, caller.site, what);
+}
+
+Caller self_as(Op op, Site site) {
+  return {Machine::current().self(), op, site};
+}
+
+// What runs later names the thread that has issued it.
+Caller issued_by(const Thread* thread, Op op, Site site) {
+  return {*thread, op, site};
+}
+
+void check_bulk(const Caller& caller, uint32_t smem, const void* gmem, uint32_t bytes) {
+  if (bytes == 0 || bytes % kBulkAlignment != 0) {
+    fail(caller, ReportKind::kMisaligned, std::to_string(bytes) + " bytes are no positive multiple of 16");
+  }
+  if (smem % kBulkAlignment != 0) fail(caller, ReportKind::kMisaligned, "the shared address is no multiple of 16");
+  if (reinterpret_cast<uintptr_t>(gmem) % kBulkAlignment != 0) {
+    fail(caller, ReportKind::kMisaligned, Machine::current().global().describe(gmem) + " is no multiple of 16");
+  }
+}
+
+// The blocks that a load writes into: those whose bits are set, or the caller's own.
+std::vector<Block*> destinations(const Caller& caller, uint16_t blocks) {
+  Block* own = caller.thread.block;
+  if (blocks == 0) return {own};
+  std::vector<Block*> found;
+  for (uint32_t rank = 0; rank < 16; ++rank) {
+    if ((blocks >> rank & 1) == 0) continue;
+    if (rank >= own->peers.size()) fail(caller, ReportKind::kOutOfBounds, "the cluster has no such block");
+    found.push_back(own->peers[rank]);
+  }
+  return found;
+}
+
+// Bytes land in each block, and count on its barrier, at a later step. `fetch` gives them.
+template <typename Write>
+void start_load(const Caller& caller, uint16_t blocks, uint32_t smem, uint32_t bytes, uint32_t barrier, Write write) {
+  Machine& machine = Machine::current();
+  const Thread* thread = &caller.thread;
+  const Op op = caller.op;
+  const Site site = caller.site;
+  machine.record(*thread, op, Place::shared(smem), Moment::kBegin);
+  for (Block* block : destinations(caller, blocks)) {
+    find_mbarrier(*thread, *block, barrier, op, site);
+    ++block->loads_in_flight;
+    machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
+      --block->loads_in_flight;
+      write(issued_by(thread, op, site), *block);
+      machine.record(*thread, Op::kCopyDone, Place::shared(smem));
+      complete_bytes(*thread, *block, barrier, bytes, op, site);
+    });
+  }
+  machine.preempt_by_chance();
+}
+
+void wake_store_waiters(Thread& thread) {
+  if (thread.wait.kind == Wait::Kind::kStores) Machine::current().wake(thread);
+}
+
+// Reads shared memory at one later step, and writes global memory at another.
+template <typename Read, typename Write>
+void start_store(const Caller& caller, uint32_t smem, Read read, Write write) {
+  Machine& machine = Machine::current();
+  Thread* thread = &machine.self();
+  const Op op = caller.op;
+  const Site site = caller.site;
+  machine.record(*thread, op, Place::shared(smem), Moment::kBegin);
+  if (thread->open_bulk_group == nullptr) thread->open_bulk_group = std::make_shared<BulkGroup>();
+  const std::shared_ptr<BulkGroup> group = thread->open_bulk_group;
+  ++group->reading;
+  ++group->writing;
+  machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
+    const std::vector<uint8_t> data = read(issued_by(thread, op, site));
+    --group->reading;
+    wake_store_waiters(*thread);
+    machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
+      write(issued_by(thread, op, site), data);
+      --group->writing;
+      machine.record(*thread, Op::kCopyDone, Place::shared(smem));
+      wake_store_waiters(*thread);
+    });
+  });
+  machine.preempt_by_chance();
+}
+
+std::vector<uint8_t> copy_shared(const Caller& caller, uint32_t smem, uint32_t bytes) {
+  const uint8_t* first = read_shared(caller, *caller.thread.block, smem, bytes);
+  return {first, first + bytes};
+}
+
+// Whether all but the last `pending` committed groups are done.
+bool groups_done(const Thread& thread, int pending, bool read_only) {
+  const auto count = static_cast<int>(thread.bulk_groups.size()) - pending;
+  for (int i = 0; i < count; ++i) {
+    const BulkGroup& group = *thread.bulk_groups[i];
+    if (group.reading > 0 || (!read_only && group.writing > 0)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void prefetch_tensor_map(const sm90::ptx::TensorMap& map, Site site) {
+  check_map(self_as(Op::kTmaLoad, site), map);
+}
+
+void tma_load(uint32_t smem, const sm90::ptx::TensorMap& map, uint32_t barrier, uint16_t blocks, Coordinates corner,
+              Site site) {
+  const Caller caller = self_as(Op::kTmaLoad, site);
+  smem = own_offset(caller, smem);
+  barrier = own_offset(caller, barrier);
+  const Verdict verdict = Machine::current().judge(Op::kTmaLoad, Place::shared(smem), site);
+  corner.at[1] += static_cast<int>(verdict.add);
+  const Box box = check_box(caller, map, smem, corner);
+  for (int i = 0; i < verdict.times; ++i) {
+    start_load(caller, blocks, smem, box.bytes(), barrier,
+               [box](const Caller& issuer, Block& block) { load_box(issuer, box, block); });
+  }
+}
+
+void tma_store(const sm90::ptx::TensorMap& map, uint32_t smem, Coordinates corner, Site site) {
+  const Caller caller = self_as(Op::kTmaStore, site);
+  smem = own_offset(caller, smem);
+  const Verdict verdict = Machine::current().judge(Op::kTmaStore, Place::shared(smem), site);
+  corner.at[1] += static_cast<int>(verdict.add);
+  const Box box = check_box(caller, map, smem, corner);
+  check_store_corner(caller, corner);
+  for (int i = 0; i < verdict.times; ++i) {
+    start_store(
+        caller, smem, [box](const Caller& issuer) { return gather_box(issuer, box); },
+        [box](const Caller& issuer, const std::vector<uint8_t>& data) { store_box(issuer, box, data); });
+  }
+}
+
+void bulk_load(uint32_t smem, const void* gmem, uint32_t bytes, uint32_t barrier, Site site) {
+  const Caller caller = self_as(Op::kBulkLoad, site);
+  smem = own_offset(caller, smem);
+  barrier = own_offset(caller, barrier);
+  const Verdict verdict = Machine::current().judge(Op::kBulkLoad, Place::shared(smem), site);
+  const uint32_t moved = bytes + static_cast<uint32_t>(verdict.add);
+  check_bulk(caller, smem, gmem, moved);
+  for (int i = 0; i < verdict.times; ++i) {
+    start_load(caller, 0, smem, moved, barrier, [=](const Caller& issuer, Block& block) {
+      const uint8_t* source = read_global(issuer, gmem, moved);
+      std::memcpy(write_shared(issuer, block, smem, moved), source, moved);
+    });
+  }
+}
+
+void bulk_store(void* gmem, uint32_t smem, uint32_t bytes, Site site) {
+  const Caller caller = self_as(Op::kBulkStore, site);
+  smem = own_offset(caller, smem);
+  const Verdict verdict = Machine::current().judge(Op::kBulkStore, Place::shared(smem), site);
+  const uint32_t moved = bytes + static_cast<uint32_t>(verdict.add);
+  check_bulk(caller, smem, gmem, moved);
+  for (int i = 0; i < verdict.times; ++i) {
+    start_store(
+        caller, smem, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
+        [=](const Caller& issuer, const std::vector<uint8_t>& data) {
+          std::memcpy(write_global(issuer, gmem, moved), data.data(), moved);
+        });
+  }
+}
+
+void bulk_reduce_add_f32(float* gmem, uint32_t smem, uint32_t bytes, Site site) {
+  const Caller caller = self_as(Op::kBulkReduce, site);
+  smem = own_offset(caller, smem);
+  const Verdict verdict = Machine::current().judge(Op::kBulkReduce, Place::shared(smem), site);
+  const uint32_t moved = bytes + static_cast<uint32_t>(verdict.add);
+  check_bulk(caller, smem, gmem, moved);
+  for (int i = 0; i < verdict.times; ++i) {
+    start_store(
+        caller, smem, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
+        [=](const Caller& issuer, const std::vector<uint8_t>& data) {
+          read_global(issuer, gmem, moved);
+          for (uint32_t element = 0; element < moved / 4; ++element) {
+            float addend;
+            std::memcpy(&addend, data.data() + 4 * element, sizeof(addend));
+            gmem[element] = add(gmem[element], addend);
+          }
+        });
+  }
+}
+
+void bulk_commit(Site site) {
+  Machine& machine = Machine::current();
+  if (machine.judge(Op::kBulkCommit, {}, site).times == 0) return;
+  Thread& thread = machine.self();
+  if (thread.open_bulk_group == nullptr) thread.open_bulk_group = std::make_shared<BulkGroup>();
+  thread.bulk_groups.push_back(std::move(thread.open_bulk_group));
+}
+
+void bulk_wait(int pending, bool read_only, Site site) {
+  Machine& machine = Machine::current();
+  const Op op = read_only ? Op::kBulkWaitRead : Op::kBulkWait;
+  if (machine.judge(op, {}, site).times == 0) return;
+  Thread& thread = machine.self();
+  machine.record(thread, op, {}, Moment::kBegin);
+  while (!groups_done(thread, pending, read_only)) machine.suspend({Wait::Kind::kStores, op, {}, 0, site});
+  machine.record(thread, op, {}, Moment::kEnd);
+  const auto count = static_cast<int>(thread.bulk_groups.size()) - pending;
+  for (int i = 0; i < count; ++i) thread.bulk_groups[i]->read_waited = true;
+  const auto finished = [](const BulkGroup& group) { return group.read_waited && group.writing == 0; };
+  while (!thread.bulk_groups.empty() && finished(*thread.bulk_groups.front())) thread.bulk_groups.pop_front();
+}
+
+void fence(Site site) {
+  Machine::current().judge(Op::kFence, {}, site);
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,66 @@
+#include "engine/global_memory.h"
+
+#include <cstring>
+
+namespace tandem::model {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr size_t kGuardBytes = 1 << 16;  // an index that is wrong by a row or a tile lands in it
+
+}  // namespace
+
+void* GlobalMemory::allocate(const std::string& name, size_t bytes) {
+  const size_t room = bytes + 2 * kGuardBytes + kAlignment;
+  auto storage = std::make_unique<unsigned char[]>(room);
+  const uintptr_t first = reinterpret_cast<uintptr_t>(storage.get()) + kGuardBytes;
+  const uintptr_t address = (first + kAlignment - 1) / kAlignment * kAlignment;
+  std::memset(storage.get(), 0xff, room);
+  allocations_[address] = {name, std::move(storage), bytes, std::vector<uint8_t>(bytes)};
+  return reinterpret_cast<void*>(address);
+}
+
+void* GlobalMemory::upload_bytes(const std::string& name, const void* data, size_t bytes) {
+  void* memory = allocate(name, bytes);
+  if (bytes > 0) std::memcpy(memory, data, bytes);
+  mark_written(memory, bytes);
+  return memory;
+}
+
+const std::pair<const uintptr_t, GlobalMemory::Allocation>* GlobalMemory::below(const void* pointer) const {
+  auto next = allocations_.upper_bound(reinterpret_cast<uintptr_t>(pointer));
+  if (next == allocations_.begin()) return nullptr;
+  return &*std::prev(next);
+}
+
+std::string GlobalMemory::out_of_bounds(const void* pointer, size_t bytes) const {
+  const auto* found = below(pointer);
+  if (found == nullptr) return "a pointer into no allocation";
+  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - found->first;
+  if (offset + bytes <= found->second.bytes) return "";
+  return describe(pointer) + ", which has " + std::to_string(found->second.bytes) + " bytes";
+}
+
+std::string GlobalMemory::unwritten(const void* pointer, size_t bytes) const {
+  const auto* found = below(pointer);
+  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - found->first;
+  const std::vector<uint8_t>& written = found->second.written;
+  if (std::memchr(written.data() + offset, 0, bytes) == nullptr) return "";
+  return describe(pointer);
+}
+
+void GlobalMemory::mark_written(const void* pointer, size_t bytes) {
+  if (bytes == 0) return;
+  const uintptr_t address = below(pointer)->first;
+  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - address;
+  std::memset(allocations_.at(address).written.data() + offset, 1, bytes);
+}
+
+std::string GlobalMemory::describe(const void* pointer) const {
+  const auto* found = below(pointer);
+  if (found == nullptr) return "a pointer into no allocation";
+  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - found->first;
+  return found->second.name + " + " + std::to_string(offset);
+}
+
+}  // namespace tandem::model

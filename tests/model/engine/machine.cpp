@@ -1,0 +1,250 @@
+#include "engine/machine.h"
+
+#include <utility>
+
+#include "engine/exit.h"
+#include "engine/register_file.h"
+#include "engine/stuck.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr uint64_t kMapMark = 0x74616e64656d6d70u;  // in word 0 of a model's tensor map; its number is in word 1
+constexpr uint64_t kMostPolls = 100'000;            // in a row, with nothing else happening
+constexpr uint32_t kSharedFirst = 1024;             // as on sm_90: the system keeps the first kilobyte
+
+Machine* g_current = nullptr;
+
+const char* file_name(const char* path) {
+  const char* name = path;
+  for (const char* p = path; *p != '\0'; ++p) {
+    if (*p == '/') name = p + 1;
+  }
+  return name;
+}
+
+}  // namespace
+
+std::string where(Site site) {
+  return std::string(file_name(site.file)) + ":" + std::to_string(site.line) + " (" + site.function + ")";
+}
+
+std::string who(const Thread& thread, const Names& names) {
+  return "block " + std::to_string(thread.block->index) + ", warpgroup " +
+         std::to_string(thread.rank / kWarpgroupSize) + ", warp " + std::to_string(thread.warp->index) + " (" +
+         names.role(thread.warp->index) + "), thread " + std::to_string(thread.rank);
+}
+
+std::string RunResult::text() const {
+  if (!report) return "finished";
+  return std::string(kind_name(report->kind)) + ": " + report->message;
+}
+
+Machine::Machine(Options options)
+    : options_(std::move(options)),
+      random_(options_.seed),
+      elected_lane_(static_cast<int>(random_.below(kWarpSize))),
+      faults_(options_.faults),
+      trace_(options_.keep_events) {}
+
+Machine::~Machine() = default;
+
+Machine& Machine::current() {
+  return *g_current;
+}
+
+ptx::TensorMap Machine::encode(const TensorMapSpec& spec) {
+  ptx::TensorMap map = {};
+  map.opaque[0] = kMapMark;
+  map.opaque[1] = maps_.size();
+  maps_.push_back(spec);
+  return map;
+}
+
+const TensorMapSpec* Machine::tensor_map(const ptx::TensorMap& map) const {
+  if (map.opaque[0] != kMapMark || map.opaque[1] >= maps_.size()) return nullptr;
+  return &maps_[map.opaque[1]];
+}
+
+RunResult Machine::run(const Launch& launch) {
+  Machine* const before = std::exchange(g_current, this);
+  try {
+    make_blocks(launch);
+    loop();
+  } catch (const Stopped&) {
+  }
+  blocks_.clear();  // fibers unwind while this machine is current
+  g_current = before;
+  return {report_, step_, trace_.hash(), trace_.events(), faults_.any_applied()};
+}
+
+void Machine::make_blocks(const Launch& launch) {
+  for (int i = 0; i < launch.blocks; ++i) blocks_.push_back(make_block(launch, i));
+  for (int first = 0; first < launch.blocks; first += launch.cluster_size) {
+    clusters_.push_back(std::make_unique<Cluster>());
+    clusters_.back()->threads = launch.cluster_size * launch.threads;
+    std::vector<Block*> peers;
+    for (int rank = 0; rank < launch.cluster_size; ++rank) peers.push_back(blocks_[first + rank].get());
+    for (Block* block : peers) {
+      block->cluster = clusters_.back().get();
+      block->peers = peers;
+    }
+  }
+}
+
+std::unique_ptr<Block> Machine::make_block(const Launch& launch, int index) {
+  auto block = std::make_unique<Block>(kSharedFirst, launch.shared_bytes);
+  block->index = index;
+  block->cluster_rank = index % launch.cluster_size;
+  block->live_threads = launch.threads;
+  live_threads_ += launch.threads;
+  for (int rank = 0; rank < launch.threads; ++rank) {
+    if (rank % kWarpgroupSize == 0) {
+      block->warpgroups.push_back(std::make_unique<Warpgroup>());
+      Warpgroup& warpgroup = *block->warpgroups.back();
+      warpgroup.block = block.get();
+      warpgroup.index = rank / kWarpgroupSize;
+    }
+    if (rank % kWarpSize == 0) {
+      block->warps.push_back(std::make_unique<Warp>());
+      Warp& warp = *block->warps.back();
+      warp.block = block.get();
+      warp.warpgroup = block->warpgroups.back().get();
+      warp.index = rank / kWarpSize;
+      warp.registers = registers_at_launch(launch.threads);
+      warp.warpgroup->warps[warp.index % 4] = &warp;
+    }
+    block->threads.push_back(std::make_unique<Thread>());
+    Thread& thread = *block->threads.back();
+    thread.block = block.get();
+    thread.warp = block->warps.back().get();
+    thread.rank = rank;
+    thread.warp->threads[thread.warp->size++] = &thread;
+    start(thread, launch.kernel);
+    wake(thread);
+  }
+  return block;
+}
+
+void Machine::start(Thread& thread, const std::function<void()>& kernel) {
+  thread.fiber.start([this, &thread, kernel] {
+    try {
+      kernel();
+      thread_exit(*this, thread);
+      --live_threads_;
+    } catch (const Stopped&) {
+    }
+  });
+}
+
+void Machine::loop() {
+  while (live_threads_ > 0 || !completions_.empty()) {
+    run_completions();
+    if (!runnable_.empty()) {
+      run_warp(take_some_warp());
+      if (report_) return;
+      if (++step_ > options_.most_steps) report_deadlock("the run takes too many steps");
+    } else if (!completions_.empty()) {
+      step_ = std::max(step_, completions_.top().ready);
+    } else if (live_threads_ > 0) {
+      report_deadlock("nobody can go on");
+    }
+  }
+}
+
+void Machine::run_completions() {
+  while (!completions_.empty() && completions_.top().ready <= step_) {
+    const std::function<void()> complete = completions_.top().complete;
+    completions_.pop();
+    made_progress();
+    complete();
+  }
+}
+
+Warp& Machine::take_some_warp() {
+  const size_t choice = random_.below(runnable_.size());
+  Warp& warp = *runnable_[choice];
+  runnable_[choice] = runnable_.back();
+  runnable_.pop_back();
+  warp.listed = false;
+  return warp;
+}
+
+void Machine::run_warp(Warp& warp) {
+  const uint32_t lanes = std::exchange(warp.runnable, 0);
+  const auto rotation = static_cast<int>(random_.below(kWarpSize));
+  for (int i = 0; i < kWarpSize && !report_; ++i) {
+    const int lane = (i + rotation) % kWarpSize;
+    if ((lanes >> lane & 1) == 0) continue;
+    self_ = warp.threads[lane];
+    self_->fiber.resume();
+    self_ = nullptr;
+  }
+}
+
+void Machine::list(Warp& warp) {
+  if (warp.listed) return;
+  warp.listed = true;
+  runnable_.push_back(&warp);
+}
+
+void Machine::suspend(const Wait& wait) {
+  Thread& thread = self();
+  thread.wait = wait;
+  thread.fiber.suspend();
+}
+
+void Machine::wake(Thread& thread) {
+  thread.wait = {};
+  thread.warp->runnable |= 1u << thread.lane();
+  list(*thread.warp);
+}
+
+void Machine::preempt_by_chance() {
+  made_progress();
+  if (random_.below(4) != 0) return;
+  wake(self());
+  self().fiber.suspend();
+}
+
+void Machine::poll(Site site) {
+  if (++polls_ > kMostPolls) report_deadlock("threads only poll, as at " + where(site));
+  wake(self());
+  self().fiber.suspend();
+}
+
+void Machine::schedule(uint64_t ready_step, std::function<void()> complete) {
+  completions_.push({ready_step, completion_number_++, std::move(complete)});
+}
+
+Verdict Machine::judge(Op op, Place place, Site site) {
+  if (faults_.empty()) return {};
+  return faults_.judge(op, place, site, self().block->index, self().rank, names_);
+}
+
+void Machine::record(const Thread& thread, Op op, Place place, Moment moment) {
+  // One thread of a warp speaks for it: the elected one, which outlives the others where roles take one thread.
+  const bool worth_keeping = thread.lane() == elected_lane_ || op == Op::kCopyDone;
+  trace_.record({step_, thread.block->index, thread.rank, op, moment, place}, worth_keeping);
+}
+
+void Machine::note_kept(Op op) {
+  if (noted_step_ == step_) return;
+  noted_step_ = step_;
+  trace_.keep({step_, self().block->index, self().rank, op, Moment::kInstant, {}});
+}
+
+void Machine::fail(ReportKind kind, const std::string& message) {
+  if (!report_) report_ = Report{kind, message};
+  throw Stopped{};
+}
+
+void Machine::fail_by(const Thread& thread, ReportKind kind, Op op, Site site, const std::string& message) {
+  fail(kind, who(thread, names_) + ", " + op_name(op) + " at " + where(site) + ": " + message);
+}
+
+void Machine::report_deadlock(const std::string& why) {
+  fail(stuck_kind(blocks_), why + "\n" + describe_stuck(blocks_, names_));
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,74 @@
+// Arithmetic in fp32. Results that the ISA calls approximate are rounded from double here: docs/MODEL.md states how far
+// the GPU's may be.
+
+#include <cmath>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "engine/api.h"
+#include "engine/machine.h"
+
+namespace tandem::model {
+namespace {
+
+float flush(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
+}
+
+// Of +0 and -0, +0 is the larger; of a number and a NaN, the number counts.
+float larger(float a, float b) {
+  if (a == 0 && b == 0) return std::signbit(a) ? b : a;
+  return std::fmax(a, b);
+}
+
+}  // namespace
+
+float ex2(float x) {
+  Machine::current().note(Op::kExponential);
+  return flush(static_cast<float>(std::exp2(static_cast<double>(flush(x)))));
+}
+float lg2(float x) {
+  return static_cast<float>(std::log2(static_cast<double>(flush(x))));
+}
+float rcp(float x) {
+  return flush(1.0f / flush(x));
+}
+float tanh_approx(float x) {
+  return std::tanh(x);
+}
+
+float fma(float a, float b, float c) {
+  return flush(std::fma(flush(a), flush(b), flush(c)));
+}
+float mul(float a, float b) {
+  return flush(flush(a) * flush(b));
+}
+float add(float a, float b) {
+  return flush(flush(a) + flush(b));
+}
+float max(float a, float b) {
+  return larger(flush(a), flush(b));
+}
+float min(float a, float b) {
+  return -larger(-flush(a), -flush(b));
+}
+
+uint32_t pack_bf16x2(float low, float high) {
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+}
+uint32_t pack_f16x2(float low, float high) {
+  return to_fp16(low).bits | static_cast<uint32_t>(to_fp16(high).bits) << 16;
+}
+uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3) {
+  constexpr float kLargest = 448.0f;
+  uint32_t packed = 0;
+  const float values[4] = {x0, x1, x2, x3};
+  for (int i = 0; i < 4; ++i) {
+    // NaN stays NaN: comparisons with it are false.
+    const float x = values[i] > kLargest ? kLargest : values[i] < -kLargest ? -kLargest : values[i];
+    packed |= static_cast<uint32_t>(to_e4m3(x).bits) << (8 * i);
+  }
+  return packed;
+}
+
+}  // namespace tandem::model

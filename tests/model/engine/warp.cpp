@@ -1,0 +1,114 @@
+// Who a thread is, and what the threads of a warp do together.
+
+#include <cstring>
+
+#include "engine/access.h"
+#include "engine/api.h"
+#include "engine/collective.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr uint32_t kRowBytes = 16;  // of an 8x8 matrix of 16-bit elements
+
+// Bytes of row `row` of matrix `matrix`, at the address that lane 8 * matrix + row has given.
+using MatrixRows = uint16_t[4][8][8];
+
+// Elements (row, column) and (row, column + 1) of lane `lane`; transposed: (column, row) and (column + 1, row).
+uint16_t& element(MatrixRows& rows, int matrix, int lane, int which, bool transposed) {
+  const int row = lane / 4;
+  const int column = lane % 4 * 2 + which;
+  return transposed ? rows[matrix][column][row] : rows[matrix][row][column];
+}
+
+uint32_t row_offset(const Caller& caller, uint32_t address) {
+  if (address % kRowBytes == 0) return own_offset(caller, address);
+  Machine::current().fail_by(caller.thread, ReportKind::kMisaligned, caller.op, caller.site,
+                             Machine::current().names().of(Place::shared(address)) + " is not a multiple of 16");
+}
+
+}  // namespace
+
+int thread_rank() {
+  return Machine::current().self().rank;
+}
+int block_index() {
+  return Machine::current().self().block->index;
+}
+int grid_size() {
+  return Machine::current().grid_size();
+}
+
+int warp_index(Site site) {
+  gather_all(Op::kWarpIndex, {}, site);
+  return Machine::current().self().warp->index;
+}
+
+bool elect_one(Site site) {
+  gather_all(Op::kElect, {}, site);
+  const Thread& thread = Machine::current().self();
+  return thread.lane() == Machine::current().elected_lane() % thread.warp->size;
+}
+
+void trap(Site site) {
+  const Thread& thread = Machine::current().self();
+  Machine::current().fail(ReportKind::kTrap, who(thread, Machine::current().names()) + " at " + where(site));
+}
+
+uint32_t shared_base() {
+  const Block& block = *Machine::current().self().block;
+  return block.shared.first() | static_cast<uint32_t>(block.cluster_rank) << kWindowBits;
+}
+
+uint32_t shuffle(uint32_t value, int source_lane, Site site) {
+  check_not_held(value, site);
+  return exchange(Op::kShuffle, value, site)[source_lane % kWarpSize];
+}
+
+uint32_t ballot(bool predicate, Site site) {
+  const auto& predicates = exchange(Op::kVote, predicate ? 1 : 0, site);
+  const int size = Machine::current().self().warp->size;
+  uint32_t bits = 0;
+  for (int lane = 0; lane < size; ++lane) bits |= predicates[lane] << lane;
+  return bits;
+}
+
+void warp_sync(Site site) {
+  if (Machine::current().judge(Op::kWarpSync, {}, site).times == 0) return;
+  gather_all(Op::kWarpSync, {}, site);
+}
+
+void ldmatrix(uint32_t (&registers)[4], uint32_t address, bool transposed, Site site) {
+  const auto& addresses = exchange(Op::kLdmatrix, address, site);
+  const Thread& thread = Machine::current().self();
+  const Caller caller = {thread, Op::kLdmatrix, site};
+  MatrixRows rows;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const uint32_t row = row_offset(caller, addresses[lane]);
+    std::memcpy(rows[lane / 8][lane % 8], read_shared(caller, *thread.block, row, kRowBytes), kRowBytes);
+  }
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    registers[matrix] = element(rows, matrix, thread.lane(), 0, transposed) |
+                        static_cast<uint32_t>(element(rows, matrix, thread.lane(), 1, transposed)) << 16;
+  }
+}
+
+// Each lane's elements belong into rows that other lanes have given, two bytes at a time.
+void stmatrix(uint32_t address, const uint32_t (&registers)[4], bool transposed, Site site) {
+  for (const uint32_t bits : registers) check_not_held(bits, site);
+  const auto& addresses = exchange(Op::kStmatrix, address, site);
+  const Thread& thread = Machine::current().self();
+  const Caller caller = {thread, Op::kStmatrix, site};
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int which = 0; which < 2; ++which) {
+      const int row = thread.lane() / 4;
+      const int column = thread.lane() % 4 * 2 + which;
+      const uint32_t row_address = row_offset(caller, addresses[8 * matrix + (transposed ? column : row)]);
+      const auto value = static_cast<uint16_t>(registers[matrix] >> (16 * which));
+      const uint32_t offset = 2 * static_cast<uint32_t>(transposed ? row : column);
+      std::memcpy(write_shared(caller, *thread.block, row_address + offset, 2), &value, 2);
+    }
+  }
+}
+
+}  // namespace tandem::model
