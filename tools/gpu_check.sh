@@ -1,28 +1,33 @@
 #!/usr/bin/env bash
 # Checks on a machine with a Hopper GPU, in parts of under 8 minutes each, for machines that are lent by the minute.
 #
-#   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--again] PART...
+#   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--commit HASH] [--again] [--other LIBRARY VARIANT FILE]... PART...
 #
 #   unit       every wrapper of src/sm90/ptx against the ISA; what this GPU gives is kept for the host model (golden file)
 #   op         the kernels against double attention
 #   sanitizer  compute-sanitizer over small problems: every access within bounds
-#   bench      speed; a line a size, with commit, GPU and date, onto bench/results/forward_sm90.jsonl
+#   bench      speed; a line a size, with commit, GPU and date, onto bench/results/forward_frame.jsonl; --other: see
+#              tests/gpu/forward_bench.cpp
 #
 # The programs come from FOLDER/tests/gpu (default: build), made here or elsewhere; if they are not there and nvcc is, they
 # are built first. A part that has passed with the same programs is not run again, unless --again. The log gets a line for
-# each part: date, commit, part, result, seconds.
+# each part: date, commit, part, result, seconds. --commit: of the programs, where there is no git to ask.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 build=build
 log=
 again=no
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+others=()
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
     --build) build=$2; shift 2 ;;
     --log) log=$2; shift 2 ;;
+    --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
+    --other) others+=("${@:1:4}"); shift 4 ;;
     unit | op | sanitizer | bench) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
@@ -33,9 +38,6 @@ log=${log:-$build/gpu_check.log}
 export TANDEM_REQUIRE_GPU=1
 
 die() { echo "gpu_check: $*" >&2; exit 1; }
-
-# shellcheck disable=SC2317
-commit() { git rev-parse --short HEAD 2>/dev/null || echo unknown; }
 
 build_programs() {
   [ -x "$programs/gpu_wrapper_test" ] && return
@@ -65,14 +67,16 @@ part_sanitizer() {
 
 # shellcheck disable=SC2317
 part_bench() {
-  local gpu lines line
-  gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
-  lines=$("$programs/forward_bench") || return 1
+  local gpu driver lines line now
+  IFS=, read -r gpu driver <<<"$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)"
+  lines=$("$programs/forward_bench" "${others[@]}") || return 1
   echo "$lines"
+  now=$(date -u +%FT%TZ)
   mkdir -p bench/results
   while read -r line; do
-    echo "{\"date\": \"$(date -u +%F)\", \"commit\": \"$(commit)\", \"gpu\": \"$gpu\", ${line#\{}"
-  done <<<"$lines" >>bench/results/forward_sm90.jsonl
+    echo "{\"run\": \"frame-$now\", \"date\": \"${now%T*}\", \"commit\": \"$commit\", \"gpu\": \"$gpu\"," \
+      "\"driver\": \"${driver# }\", ${line#\{}"
+  done <<<"$lines" >>bench/results/forward_frame.jsonl
 }
 
 build_programs
@@ -86,12 +90,12 @@ for part in "${parts[@]}"; do
   fi
   begin=$SECONDS
   echo "== $part"
-  if timeout 480 bash -c "$(declare -f "part_$part" commit); programs='$programs' part_$part"; then
+  if timeout 480 bash -c "$(declare -f "part_$part"); $(declare -p programs commit others); part_$part"; then
     result=passed
   else
     result=failed
     failed=1
   fi
-  echo "$(date -u +%FT%TZ) $(commit) $part $result $((SECONDS - begin))s $fingerprint" | tee -a "$log"
+  echo "$(date -u +%FT%TZ) $commit $part $result $((SECONDS - begin))s $fingerprint" | tee -a "$log"
 done
 exit $failed

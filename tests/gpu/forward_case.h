@@ -26,6 +26,7 @@ class ForwardData {
   explicit ForwardData(const ForwardCase& test);
   const AttentionProblem& problem() const { return problem_; }
   void poison_outputs() const;
+  const uint16_t* out_begin() const { return out_.as<uint16_t>(); }  // of the whole buffer, where Outputs::out begins
 
   struct Outputs {
     std::vector<uint16_t> out;  // the whole buffers, guards included

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <random>
+#include <vector>
 
+#include "core/dtype.h"
 #include "cuda_check.h"
 #include "forward_case.h"
 #include "sm90/forward/launch.h"
@@ -206,6 +209,29 @@ TEST(Forward, NanInAKeyReachesOnlyRowsThatSeeIt) {
     } else {
       EXPECT_TRUE(std::isnan(lse)) << row;
     }
+  }
+}
+
+// 40 rows too many: the first 40 see no key, the next ones of the same tile, and even of the same warp, do [5].
+TEST(Forward, NanInValuesLeavesEmptyRowsZero) {
+  TANDEM_NEEDS_GPU();
+  constexpr int64_t kEmptyRows = 40;
+  const ForwardData data({1, 1, 1, 128 + kEmptyRows, 128, causal(), 62});
+  const AttentionProblem& p = data.problem();
+  const std::vector<uint16_t> nans(static_cast<size_t>(p.seqlen_k * p.v.row_stride), 0x7fff);
+  TANDEM_CHECK_CUDA(cudaMemcpy(p.v.data, nans.data(), nans.size() * 2, cudaMemcpyHostToDevice));
+  const ForwardData::Outputs outputs = run(data);
+  const int64_t first = static_cast<const uint16_t*>(p.out.data) - data.out_begin();
+  for (int64_t row = 0; row < p.seqlen_q; ++row) {
+    for (int64_t column = 0; column < p.headdim_v; ++column) {
+      const uint16_t bits = outputs.out[static_cast<size_t>(first + row * p.out.row_stride + column)];
+      if (row < kEmptyRows) {
+        ASSERT_EQ(bits, 0) << "row " << row << ", column " << column;
+      } else {
+        ASSERT_TRUE(std::isnan(to_float(Bf16{bits}))) << "row " << row << ", column " << column;
+      }
+    }
+    EXPECT_EQ(std::isinf(outputs.lse[static_cast<size_t>(row)]), row < kEmptyRows) << row;
   }
 }
 

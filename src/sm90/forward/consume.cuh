@@ -160,7 +160,8 @@ TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const ForwardParam
 
 // O to the place of Q, for the store thread.
 template <typename Traits>
-TANDEM_DEVICE void hand_over_o(const ConsumerState<Traits>& state, int w) {
+TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, int w) {
+  clear_empty_rows(state.acc_o, state.rows);
   const float scale[2] = {normalizer(state.rows, 0), normalizer(state.rows, 1)};
   ptx::named_barrier_sync(kEpilogueBarrier + w, ptx::kWarpgroupThreads);  // every warp's wgmmas have read Q
   store_accumulator<typename Traits::Element, typename Traits::QTile>(

@@ -98,6 +98,17 @@ TANDEM_DEVICE void reduce_row_sums(SoftmaxRows& rows) {
   for (int half = 0; half < 2; ++half) rows.sum[half] = quad_sum(rows.sum[half]);
 }
 
+// After reduce_row_sums(). P of a row that sees no key is 0, but 0 times a NaN of V is not [5]. The vote only skips
+// rows that stay as they are.
+template <int kRegisters>
+TANDEM_DEVICE void clear_empty_rows(float (&acc_o)[kRegisters], const SoftmaxRows& rows) {
+  if (!ptx::any_sync(rows.sum[0] == 0.0f || rows.sum[1] == 0.0f)) return;
+  TANDEM_UNROLL
+  for (int i = 0; i < kRegisters; ++i) {
+    if (rows.sum[half_of(i)] == 0.0f) acc_o[i] = 0.0f;
+  }
+}
+
 // After reduce_row_sums(). 1 / sum, and 0 for a row that sees no key [5].
 TANDEM_DEVICE float normalizer(const SoftmaxRows& rows, int half) {
   return rows.sum[half] == 0.0f ? 0.0f : ptx::rcp(rows.sum[half]);
