@@ -50,22 +50,30 @@ std::vector<Block*> destinations(const Caller& caller, uint16_t blocks) {
   return found;
 }
 
-// Bytes land in each block, and count on its barrier, at a later step. `fetch` gives them.
+struct Load {
+  uint32_t smem;
+  uint32_t bytes;
+  uint32_t barrier;
+  uint16_t blocks;
+  uint64_t delay;
+};
+
+// Bytes land in each block, and count on its barrier, at a later step: `write` moves them.
 template <typename Write>
-void start_load(const Caller& caller, uint16_t blocks, uint32_t smem, uint32_t bytes, uint32_t barrier, Write write) {
+void start_load(const Caller& caller, const Load& load, Write write) {
   Machine& machine = Machine::current();
   const Thread* thread = &caller.thread;
   const Op op = caller.op;
   const Site site = caller.site;
-  machine.record(*thread, op, Place::shared(smem), Moment::kBegin);
-  for (Block* block : destinations(caller, blocks)) {
-    find_mbarrier(*thread, *block, barrier, op, site);
+  machine.record(*thread, op, Place::shared(load.smem), Moment::kBegin);
+  for (Block* block : destinations(caller, load.blocks)) {
+    find_mbarrier(*thread, *block, load.barrier, op, site);
     ++block->loads_in_flight;
-    machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
+    machine.schedule(machine.step_after(machine.options().copies) + load.delay, [=, &machine] {
       --block->loads_in_flight;
       write(issued_by(thread, op, site), *block);
-      machine.record(*thread, Op::kCopyDone, Place::shared(smem));
-      complete_bytes(*thread, *block, barrier, bytes, op, site);
+      machine.record(*thread, Op::kCopyDone, Place::shared(load.smem));
+      complete_bytes(*thread, *block, load.barrier, load.bytes, op, site);
     });
   }
   machine.preempt_by_chance();
@@ -131,7 +139,7 @@ void tma_load(uint32_t smem, const sm90::ptx::TensorMap& map, uint32_t barrier, 
   corner.at[1] += static_cast<int>(verdict.add);
   const Box box = check_box(caller, map, smem, corner);
   for (int i = 0; i < verdict.times; ++i) {
-    start_load(caller, blocks, smem, box.bytes(), barrier,
+    start_load(caller, {smem, box.bytes(), barrier, blocks, verdict.delay},
                [box](const Caller& issuer, Block& block) { load_box(issuer, box, block); });
   }
 }
@@ -158,7 +166,7 @@ void bulk_load(uint32_t smem, const void* gmem, uint32_t bytes, uint32_t barrier
   const uint32_t moved = bytes + static_cast<uint32_t>(verdict.add);
   check_bulk(caller, smem, gmem, moved);
   for (int i = 0; i < verdict.times; ++i) {
-    start_load(caller, 0, smem, moved, barrier, [=](const Caller& issuer, Block& block) {
+    start_load(caller, {smem, moved, barrier, 0, verdict.delay}, [=](const Caller& issuer, Block& block) {
       const uint8_t* source = read_global(issuer, gmem, moved);
       std::memcpy(write_shared(issuer, block, smem, moved), source, moved);
     });

@@ -9,14 +9,16 @@ bool begins_with(const std::string& text, const std::string& prefix) {
 
 bool matches(const Fault& fault, Op op, Place place, Site site, int block, int thread, const Names& names) {
   return fault.op == op && (fault.block < 0 || fault.block == block) && (fault.warp < 0 || fault.warp == thread / 32) &&
-         (fault.thread < 0 || fault.thread == thread) && (fault.function.empty() || fault.function == site.function) &&
+         (fault.thread < 0 || fault.thread == thread) &&
+         (fault.function.empty() || fault.function == site.function_name()) &&
          (fault.at.empty() || begins_with(names.of(place), fault.at));
 }
 
 }  // namespace
 
 std::string Fault::text() const {
-  std::string text = change == Change::kSkip ? "skip " : change == Change::kRepeat ? "repeat " : "add ";
+  constexpr const char* kVerbs[] = {"skip ", "repeat ", "add ", "delay "};
+  std::string text = kVerbs[static_cast<int>(change)];
   if (change == Change::kAdd) text += std::to_string(amount) + " to ";
   text += op_name(op);
   if (!at.empty()) text += " at " + at;
@@ -39,6 +41,7 @@ Verdict Faults::judge(Op op, Place place, Site site, int block, int thread, cons
     if (fault.change == Change::kSkip) verdict.times = 0;
     if (fault.change == Change::kRepeat) verdict.times = 2;
     if (fault.change == Change::kAdd) verdict.add += fault.amount;
+    if (fault.change == Change::kDelay) verdict.delay += static_cast<uint64_t>(fault.amount);
   }
   return verdict;
 }

@@ -11,13 +11,14 @@
 
 namespace tandem::model {
 
-enum class Change { kSkip, kRepeat, kAdd };
+enum class Change { kSkip, kRepeat, kAdd, kDelay };
 
-// One thing done wrong on purpose: the calls that match are left out, made twice, or made with another number.
+// One thing done wrong on purpose: the calls that match are left out, made twice, or made with another number. Or done
+// late, which no kernel may mind: an asynchronous operation completes that many steps later than it would.
 struct Fault {
   Op op;
   Change change = Change::kSkip;
-  int64_t amount = 0;    // kAdd: what is added to the call's number (op.h)
+  int64_t amount = 0;    // kAdd: what is added to the call's number (op.h); kDelay: steps
   std::string at;        // beginning of the place's name, "k_full" or "k_full[1]"; empty: any
   std::string function;  // that makes the call; empty: any
   int block = -1;        // -1: any
@@ -28,10 +29,11 @@ struct Fault {
   std::string text() const;
 };
 
-// How often a call is carried out, and what is added to its number.
+// How often a call is carried out, what is added to its number, and how many steps later it completes.
 struct Verdict {
   int times = 1;
   int64_t add = 0;
+  uint64_t delay = 0;
 };
 
 class Faults {

@@ -44,9 +44,10 @@ std::string GlobalMemory::out_of_bounds(const void* pointer, size_t bytes) const
 std::string GlobalMemory::unwritten(const void* pointer, size_t bytes) const {
   const auto* found = below(pointer);
   const size_t offset = reinterpret_cast<uintptr_t>(pointer) - found->first;
-  const std::vector<uint8_t>& written = found->second.written;
-  if (std::memchr(written.data() + offset, 0, bytes) == nullptr) return "";
-  return describe(pointer);
+  const uint8_t* written = found->second.written.data() + offset;
+  const void* first = bytes == 0 ? nullptr : std::memchr(written, 0, bytes);
+  if (first == nullptr) return "";
+  return describe(static_cast<const char*>(pointer) + (static_cast<const uint8_t*>(first) - written));
 }
 
 void GlobalMemory::mark_written(const void* pointer, size_t bytes) {

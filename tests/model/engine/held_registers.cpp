@@ -26,14 +26,23 @@ void remember(Thread& thread, Register* registers, int count) {
   known->snapshot.assign(registers, registers + count);
 }
 
+bool overlap(const Register* a, int a_count, const Register* b, int b_count) {
+  return a < b + b_count && b < a + a_count;
+}
+
+void check_not_shared(const Caller& caller, const Thread& thread, const Register* registers, int count,
+                      const char* what) {
+  const auto check = [&](const Register* held, int held_count) {
+    if (!overlap(registers, count, held, held_count)) return;
+    fail_touched(caller, thread, std::string(what) + "'s registers are in part another wgmma's that is not waited for");
+  };
+  for (const auto& tile : thread.registers.tiles) check(tile->registers[thread.rank % kWarpgroupSize], tile->n / 2);
+  for (const HeldFragment& held : thread.registers.fragments) check(held.registers, 4);
+}
+
 // HAZARD: a wgmma reads registers that ordinary code has written since the fence, maybe before that write has happened.
 void check_fenced(const Caller& caller, Thread& thread, const Register* registers, int count, const char* what) {
-  for (int i = 0; i < count; ++i) {
-    if (registers[i] != kHeldPattern) continue;
-    fail_touched(caller, thread,
-                 std::string(what) + ", register " + std::to_string(i) +
-                     ", belongs in part to another wgmma that is not waited for");
-  }
+  check_not_shared(caller, thread, registers, count, what);
   const auto fail = [&](const std::string& problem) {
     Machine::current().fail_by(thread, ReportKind::kMissingWgmmaFence, caller.op, caller.site, what + problem);
   };

@@ -26,7 +26,7 @@ const char* file_name(const char* path) {
 }  // namespace
 
 std::string where(Site site) {
-  return std::string(file_name(site.file)) + ":" + std::to_string(site.line) + " (" + site.function + ")";
+  return std::string(file_name(site.file)) + ":" + std::to_string(site.line) + " (" + site.function_name() + ")";
 }
 
 std::string who(const Thread& thread, const Names& names) {

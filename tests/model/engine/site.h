@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace tandem::model {
 
 // A place in the sources. As the default argument `Site site = Site::here()` it is the caller's.
@@ -11,6 +13,11 @@ struct Site {
   static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE(),
                              const char* function = __builtin_FUNCTION()) {
     return {file, line, function};
+  }
+  // Without template arguments.
+  std::string function_name() const {
+    const std::string name = function;
+    return name.substr(0, name.find('<'));
   }
   bool operator==(const Site& other) const { return file == other.file && line == other.line; }
 };

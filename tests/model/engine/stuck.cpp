@@ -72,6 +72,17 @@ bool bytes_do_not_match(const Block& block) {
   return false;
 }
 
+// Some threads are at a call that others of their warp or warpgroup do not come to.
+bool waits_in_collective(const Block& block) {
+  for (const auto& warp : block.warps) {
+    if (warp->collective.arrived != 0) return true;
+  }
+  for (const auto& warpgroup : block.warpgroups) {
+    if (warpgroup->arrived != 0) return true;
+  }
+  return false;
+}
+
 bool waits_for(const Block& block, Wait::Kind kind) {
   for (const auto& thread : block.threads) {
     if (!thread->exited && thread->wait.kind == kind) return true;
@@ -84,6 +95,7 @@ bool waits_for(const Block& block, Wait::Kind kind) {
 ReportKind stuck_kind(const Blocks& blocks) {
   for (const auto& block : blocks) {
     if (bytes_do_not_match(*block)) return ReportKind::kWrongByteCount;
+    if (waits_in_collective(*block)) return ReportKind::kCollective;
     if (waits_for(*block, Wait::Kind::kRegisters)) return ReportKind::kRegisterBudget;
   }
   return ReportKind::kDeadlock;

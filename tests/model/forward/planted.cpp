@@ -1,0 +1,252 @@
+#include "forward/planted.h"
+
+namespace tandem::model {
+namespace {
+
+constexpr int kConsumerWarp = 4;      // the first of consumer 0
+constexpr int kConsumerThread = 133;  // lane 5 of it
+
+Fault skip(Op op, const std::string& at = "", const std::string& function = "") {
+  Fault fault;
+  fault.op = op;
+  fault.at = at;
+  fault.function = function;
+  return fault;
+}
+
+Fault repeat(Fault fault) {
+  fault.change = Change::kRepeat;
+  return fault;
+}
+
+Fault add(Fault fault, int64_t amount) {
+  fault.change = Change::kAdd;
+  fault.amount = amount;
+  return fault;
+}
+
+// Later than anything that does not wait for it.
+Fault late(const std::string& at) {
+  Fault fault = skip(Op::kTmaLoad, at);
+  fault.change = Change::kDelay;
+  fault.amount = 20'000;
+  return fault;
+}
+
+Fault of_warp(Fault fault, int warp) {
+  fault.warp = warp;
+  return fault;
+}
+
+Fault of_thread(Fault fault, int thread) {
+  fault.thread = thread;
+  return fault;
+}
+
+Fault only(Fault fault, int occurrence) {
+  fault.occurrence = occurrence;
+  return fault;
+}
+
+std::vector<PlantedBug> barrier_bugs() {
+  return {
+      {"missing_arrive",
+       "warp 4 releases K's first stage once too few",
+       {only(of_warp(skip(Op::kBarrierArrive, "k_empty[0]"), kConsumerWarp), 0)},
+       ReportKind::kDeadlock,
+       {"k_empty[0]: phase 0, 1 of 8 arrivals", "warp 0 (load)", "wait for k_empty[0], parity 0"}},
+      {"wrong_arrival_count",
+       "o_full is initialized with 5 arrivals",
+       {add(skip(Op::kBarrierInit, "o_full[0]"), 1)},
+       ReportKind::kDeadlock,
+       {"warp 2 (store 0)", "o_full[0]: phase 0, 1 of 5 arrivals"}},
+      {"missing_turn",
+       "consumer 1 never passes the first turn",
+       {only(skip(Op::kNamedArrive, "turn[0]"), 0)},
+       ReportKind::kDeadlock,
+       {"turn[0]: 128 of 256 threads have come", "wait at turn[0]", "consumer 0"}},
+      {"double_release",
+       "warp 4 releases K's stages twice",
+       {repeat(of_warp(skip(Op::kBarrierArrive, "k_empty"), kConsumerWarp))},
+       ReportKind::kOverArrival,
+       {"second arrival at k_empty[0]", "warp 4 (consumer 0)"}},
+      {"double_expect",
+       "the load thread announces Q twice",
+       {repeat(skip(Op::kBarrierExpect, "q_full[0]"))},
+       ReportKind::kOverArrival,
+       {"q_full[0] has had all 1 arrivals", "warp 0 (load)"}},
+      {"double_turn",
+       "consumer 1 passes the turn twice",
+       {repeat(skip(Op::kNamedArrive, "turn[0]"))},
+       ReportKind::kOverArrival,
+       {"turn[0]", "has come already"}},
+      {"no_init",
+       "v_empty[1] is not initialized",
+       {skip(Op::kBarrierInit, "v_empty[1]")},
+       ReportKind::kBarrierMisuse,
+       {"v_empty[1]", "not an initialized mbarrier"}},
+      {"thread_counts",
+       "the turn's arrivers count 288 threads, its waiters 256",
+       {add(skip(Op::kNamedArrive, "turn"), 32)},
+       ReportKind::kBarrierMisuse,
+       {"turn[", "threads, another one"}},
+      {"thread_skips_barrier",
+       "thread 133 goes past the epilogue's barrier",
+       {of_thread(skip(Op::kNamedSync, "epilogue[0]"), kConsumerThread)},
+       ReportKind::kCollective,
+       {"warp 4 (consumer 0)", "other threads of the warp are in"}},
+      {"warp_skips_wgmma",
+       "warp 4 leaves out a product",
+       {only(of_warp(skip(Op::kWgmma, "", "issue_qk"), kConsumerWarp), 3)},
+       ReportKind::kCollective,
+       {"wgmma", "at consume.cuh", "(issue_qk)"}},
+      {"registers",
+       "consumers ask for 240 registers",
+       {add(skip(Op::kSetMaxRegisters), 8)},
+       ReportKind::kRegisterBudget,
+       {"wait for 240 registers", "setmaxnreg"}},
+  };
+}
+
+std::vector<PlantedBug> copy_bugs() {
+  return {
+      {"too_many_bytes_announced",
+       "16 bytes more of V are announced than its boxes have",
+       {add(skip(Op::kBarrierExpect, "v_full[0]"), 16)},
+       ReportKind::kWrongByteCount,
+       {"v_full[0]: phase 0, 0 of 1 arrivals and 16 bytes to come"}},
+      {"too_few_bytes_announced",
+       "16 bytes less of V are announced than its boxes have",
+       {add(skip(Op::kBarrierExpect, "v_full[0]"), -16)},
+       ReportKind::kWrongByteCount,
+       {"v_full[0] gets 16 bytes more in phase 0"}},
+      {"missing_box",
+       "Q's box is not loaded",
+       {only(skip(Op::kTmaLoad, "q[1]"), 0)},
+       ReportKind::kWrongByteCount,
+       {"q_full[1]: phase 0, 0 of 1 arrivals and 8192 bytes to come"}},
+      {"box_loaded_twice",
+       "K's box is loaded twice",
+       {only(repeat(skip(Op::kTmaLoad, "k[0]")), 0)},
+       ReportKind::kWrongByteCount,
+       {"k_full[0] gets 16384 bytes more"}},
+      {"no_wait_for_k",
+       "nobody waits for K's first stage, which comes late",
+       {skip(Op::kBarrierWait, "k_full[0]"), late("k[0]")},
+       ReportKind::kUnwrittenRead,
+       {"16 bytes at k[0]", "consumer", "wgmma"}},
+      {"wrong_parity",
+       "consumers wait for V's first stage, which comes late, with the other parity",
+       {add(skip(Op::kBarrierWait, "v_full[0]"), 1), late("v[0]")},
+       ReportKind::kUnwrittenRead,
+       {"16 bytes at v[0]", "consumer", "wgmma"}},
+      {"no_wait_for_o_full",
+       "the store thread does not wait for O, nor anything else for it: Q, in its place, comes late",
+       {skip(Op::kBarrierWait, "o_full[0]"), late("q[0]")},
+       ReportKind::kUnwrittenRead,
+       {"16 bytes at q[0]", "store 0", "tma_store"}},
+      {"slot_not_written",
+       "the scheduler hands over a tile slot it has not written",
+       {skip(Op::kStoreShared, "tile_slot[0] + 16")},
+       ReportKind::kUnwrittenRead,
+       {"16 bytes at tile_slot[0] + 16", "load_shared"}},
+      {"no_commit",
+       "the store of O is not committed",
+       {skip(Op::kBulkCommit)},
+       ReportKind::kUnfinishedAtExit,
+       {"store", "bulk_commit() has not closed"}},
+      {"no_wait_for_stores",
+       "the store threads wait for no store",
+       {skip(Op::kBulkWaitRead), skip(Op::kBulkWait)},
+       ReportKind::kUnfinishedAtExit,
+       {"store", "may still read shared memory"}},
+      {"negative_row",
+       "O is stored 200 rows further up",
+       {add(skip(Op::kTmaStore), -200)},
+       ReportKind::kTensorMap,
+       {"coordinate 1 is negative", "tma_store"}},
+  };
+}
+
+std::vector<PlantedBug> product_bugs() {
+  constexpr int64_t kStrideOf1024 = int64_t{1024 / 16} << 32;
+  return {
+      {"no_wait_for_s",
+       "softmax of the first block does not wait for S",
+       {skip(Op::kWgmmaWait, "", "first_block")},
+       ReportKind::kTouchedAccumulator,
+       {"consumer", "softmax.cuh", "reads a register of a wgmma"}},
+      {"no_wait_for_o",
+       "O is rescaled and P overwritten before P V is done",
+       {only(skip(Op::kWgmmaWait, "", "attend_blocks"), 1)},
+       ReportKind::kTouchedAccumulator,
+       {"consumer", "was written between the wgmma and this wait"}},
+      {"no_wait_for_last_product",
+       "O is handed over before the last P V is done",
+       {skip(Op::kWgmmaWait, "", "last_product")},
+       ReportKind::kTouchedAccumulator,
+       {"consumer", "reads a register of a wgmma"}},
+      {"no_wgmma_fence",
+       "no fence between softmax, which writes S's registers, and the next product",
+       {skip(Op::kWgmmaFence, "", "attend_blocks")},
+       ReportKind::kMissingWgmmaFence,
+       {"an accumulator, register", "changed since the last wgmma_fence()"}},
+      {"base_offset",
+       "a descriptor with a base offset",
+       {add(skip(Op::kWgmma, "", "issue_qk"), int64_t{1} << 49)},
+       ReportKind::kDescriptor,
+       {"descriptor of B", "base offset"}},
+      {"row_offset",
+       "a descriptor of V that begins one row further on",
+       {add(skip(Op::kWgmma, "", "issue_pv"), 128 / 16)},
+       ReportKind::kDescriptor,
+       {"inside a repetition of the 128-byte swizzle"}},
+      {"no_stride",
+       "a descriptor without a stride",
+       {add(skip(Op::kWgmma, "", "issue_qk"), -kStrideOf1024)},
+       ReportKind::kDescriptor,
+       {"stride byte offset is 0"}},
+      {"beyond_shared",
+       "a descriptor that reaches past the end of shared memory",
+       {add(skip(Op::kWgmma, "", "issue_pv"), 100 * 1024 / 16)},
+       ReportKind::kOutOfBounds,
+       {"outside of shared memory", "wgmma"}},
+      {"lse_out_of_bounds",
+       "LSE is stored 4 KB further on",
+       {add(skip(Op::kStoreGlobal), 4096)},
+       ReportKind::kOutOfBounds,
+       {"4 bytes at lse + ", "store_lse"}},
+      {"misaligned_slot",
+       "the tile slot is written 4 bytes further on",
+       {add(skip(Op::kStoreShared, "tile_slot[0]"), 4)},
+       ReportKind::kMisaligned,
+       {"tile_slot[0] + 4 is not a multiple of 16", "scheduler"}},
+      {"slot_over_barrier",
+       "the second word of the tile slot is written over q_full",
+       {add(skip(Op::kStoreShared, "tile_slot[0] + 16"), 16)},
+       ReportKind::kBarrierMisuse,
+       {"16 bytes at q_full[0] are an mbarrier's"}},
+  };
+}
+
+}  // namespace
+
+const std::vector<PlantedBug>& planted_bugs() {
+  static const std::vector<PlantedBug> bugs = [] {
+    std::vector<PlantedBug> all;
+    for (const auto& some : {barrier_bugs(), copy_bugs(), product_bugs()})
+      all.insert(all.end(), some.begin(), some.end());
+    return all;
+  }();
+  return bugs;
+}
+
+ForwardProblem planted_problem() {
+  ForwardProblem problem;
+  problem.nheads_q = problem.nheads_k = 3;
+  problem.seqlen_q = 128;
+  problem.seqlen_k = 700;
+  return problem;
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,75 @@
+// The forward kernel with one bug at a time: the model must name it, whatever the schedule.
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <set>
+
+#include "forward/launch.h"
+#include "forward/planted.h"
+
+namespace tandem::model {
+
+void PrintTo(const PlantedBug& bug, std::ostream* stream) {
+  *stream << bug.text;
+}
+
+namespace {
+
+ForwardRun run_with(const std::vector<Fault>& faults, uint64_t seed) {
+  static const ForwardInputs inputs = make_inputs(planted_problem());
+  Options options;
+  options.seed = seed;
+  options.faults = faults;
+  return run_forward(planted_problem(), inputs, 1, options);
+}
+
+class Planted : public testing::TestWithParam<PlantedBug> {};
+
+TEST_P(Planted, IsNamed) {
+  const PlantedBug& bug = GetParam();
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const ForwardRun run = run_with(bug.faults, seed);
+    ASSERT_TRUE(run.result.faults_applied) << "nothing was broken";
+    ASSERT_TRUE(run.result.report) << "seed " << seed << ": the model saw nothing";
+    EXPECT_STREQ(kind_name(run.result.report->kind), kind_name(bug.kind)) << run.result.text();
+    for (const std::string& word : bug.words) {
+      EXPECT_NE(run.result.report->message.find(word), std::string::npos) << "\"" << word << "\" is not in:\n"
+                                                                          << run.result.text();
+    }
+    if (seed == 1) std::printf("%s: %s\n", bug.text.c_str(), run.result.text().c_str());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forward, Planted, testing::ValuesIn(planted_bugs()),
+                         [](const testing::TestParamInfo<PlantedBug>& info) { return info.param.name; });
+
+TEST(PlantedResult, NothingBroken) {
+  const ForwardRun run = run_with({}, 1);
+  EXPECT_FALSE(run.result.report) << run.result.text();
+  EXPECT_EQ(run.unwritten, "");
+}
+
+// What breaks no rule of the hardware shows in the result.
+TEST(PlantedResult, BoxOneRowOff) {
+  Fault fault;
+  fault.op = Op::kTmaLoad;
+  fault.change = Change::kAdd;
+  fault.amount = 1;
+  fault.at = "k";
+  const ForwardRun run = run_with({fault}, 1);
+  ASSERT_FALSE(run.result.report) << run.result.text();
+  EXPECT_NE(difference(reference(planted_problem(), make_inputs(planted_problem())), run.outputs), "");
+}
+
+TEST(PlantedResult, OutputNotStored) {
+  Fault fault;
+  fault.op = Op::kTmaStore;
+  fault.at = "q[1]";
+  const ForwardRun run = run_with({fault}, 1);
+  ASSERT_FALSE(run.result.report) << run.result.text();
+  EXPECT_EQ(run.unwritten.substr(0, 4), "out ");
+}
+
+}  // namespace
+}  // namespace tandem::model
