@@ -160,8 +160,8 @@ typedef struct tandem_forward_params {
   tandem_tensor q;   /* (batch, seqlen_q, nheads_q, headdim) */
   tandem_tensor k;   /* (batch, seqlen_k, nheads_k, headdim), dtype of q; nheads_q % nheads_k == 0 [9] */
   tandem_tensor v;   /* (batch, seqlen_k, nheads_k, headdim_v), dtype of q */
-  tandem_tensor out; /* (batch, seqlen_q, nheads_q, headdim_v); dtype of q, or fp32 for 16-bit q, or a 16-bit type or
-                        fp32 for fp8 q. Rows outside every sequence are written as 0 [8] */
+  tandem_tensor out; /* (batch, seqlen_q, nheads_q, headdim_v); for fp64 and fp32 q their own dtype, for 16-bit q its
+                        own or fp32, for fp8 q fp16, bf16 or fp32. Rows outside every sequence are written as 0 [8] */
   tandem_tensor lse; /* optional: fp32 (batch, nheads_q, seqlen_q), any strides; fp64 is allowed for fp64 q [6] */
 
   tandem_tensor sink; /* optional: fp32 (nheads_q), one more logit per head in scaled units (fp64 for fp64 q) */
@@ -318,7 +318,8 @@ TANDEM_API tandem_status tandem_merge(const tandem_merge_params* params);
 
 /* ---------------------------------------------------------------------------------------------- library and devices */
 
-/* One sentence about the calling thread's last failed call; "" if there was none. Valid until its next Tandem call. */
+/* Why the calling thread's last call that returns a tandem_status failed, in one sentence; "" if it did not. Valid
+ * until the thread's next Tandem call. */
 TANDEM_API const char* tandem_last_error(void);
 TANDEM_API const char* tandem_status_name(tandem_status status); /* "TANDEM_OK"; "unknown status" for other numbers */
 TANDEM_API const char* tandem_dtype_name(int32_t dtype);         /* "bf16"; "unknown dtype" */

@@ -81,7 +81,8 @@ def forward(call: Call, return_lse: bool, out: object, out_dtype: object) -> Res
     shape = (*q.shape[:-1], v.shape[-1])
     returned: Any = out
     if out is None:
-        result = allocate(shape, q.dtype if out_dtype is None else dtype_number("out_dtype", out_dtype), q)
+        default = _core.BF16 if q.dtype in (_core.E4M3, _core.E5M2) else q.dtype
+        result = allocate(shape, default if out_dtype is None else dtype_number("out_dtype", out_dtype), q)
         returned = result.owner
     elif out_dtype is None:
         result = operand("out", out, FLOATS, contiguous=True, writable=True)

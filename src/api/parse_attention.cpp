@@ -226,7 +226,7 @@ class AttentionParser {
 
   Status check_out_dtype() const {
     if (is_fp8(p_.dtype)) {
-      return check_dtype(args_.out, {p_.dtype, DType::kFp16, DType::kBf16, DType::kFp32}, args_.q);
+      return check_dtype(args_.out, {DType::kFp16, DType::kBf16, DType::kFp32}, args_.q);
     }
     if (is_16bit(p_.dtype)) return check_dtype(args_.out, {p_.dtype, DType::kFp32}, args_.q);
     return check_dtype(args_.out, {p_.dtype}, args_.q);

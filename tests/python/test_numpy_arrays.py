@@ -341,8 +341,11 @@ def test_wrong_arguments_are_named(case: str) -> None:
 
 def test_fp8_is_refused_in_words_until_its_arithmetic_comes() -> None:
     x = np.zeros((1, 4, 1, 16), ml_dtypes.float8_e4m3fn)
-    with pytest.raises(tandem.UnsupportedError, match="fp8"):
-        tandem.attention(x, x, x, out_dtype=ml_dtypes.bfloat16)
+    for options in ({}, {"out_dtype": ml_dtypes.bfloat16}, {"out_dtype": "float32", "backend": "reference"}):
+        with pytest.raises(tandem.UnsupportedError, match="fp8 arithmetic is not in this version"):
+            tandem.attention(x, x, x, **options)
+    with pytest.raises(tandem.InvalidArgumentError, match=r"out\.dtype is e4m3"):
+        tandem.attention(x, x, x, out_dtype="float8_e4m3fn")
 
 
 def test_the_backward_needs_the_forward_s_lse() -> None:
