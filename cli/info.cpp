@@ -19,7 +19,6 @@ namespace {
 
 using nlohmann::json;
 
-// An explanation without the period that ends it, so that all of them look alike in the table.
 std::string last_error_or(const char* otherwise) {
   const std::string text = tandem_last_error();
   return text.empty() ? otherwise : text;
@@ -81,8 +80,8 @@ void print_text(const json& info) {
     std::printf(" (OMP_NUM_THREADS=%s)", cpu["omp_num_threads"].get<std::string>().c_str());
   }
   const json& gpu = info["gpu"];
-  std::printf("\ngpu        %s%s\n",
-              gpu["available"].get<bool>() ? "" : "none: ", gpu["description"].get<std::string>().c_str());
+  std::printf("\ngpu        %s%s\n", gpu["available"].get<bool>() ? "" : "none that can be used: ",
+              gpu["description"].get<std::string>().c_str());
 }
 
 }  // namespace

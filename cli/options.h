@@ -29,7 +29,7 @@ struct MaskOptions {
   tandem_mask mask() const;
 };
 
-// Turns comma-separated names of dtypes into their numbers; a usage error for unknown ones.
+// The number of a float type's name; a usage error for unknown ones.
 int32_t require_dtype(const std::string& name);
 
 }  // namespace tandem::cli

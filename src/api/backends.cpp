@@ -70,15 +70,13 @@ const char* backend_name(int32_t backend) {
 }
 
 Status find_backend(const BackendList& built, int32_t id, tandem_device device, const Backend** backend) {
-  const auto serves = [&](const Backend* candidate) { return serves_type(candidate, device); };
-  if (std::none_of(built.begin(), built.end(), serves)) return no_backend_for(device);
   const auto has_id = [&](const Backend* candidate) { return candidate->id == id; };
   const auto found = std::find_if(built.begin(), built.end(), has_id);
   if (found == built.end()) {
     return Status::unsupported(concat("backend ", backend_name(id),
                                       " is not part of this library, which was built with ", built_names(built)));
   }
-  if (!serves(*found)) {
+  if (!serves_type(*found, device)) {
     return Status::unsupported(concat("backend ", backend_name(id), " runs on ", device_text((*found)->device_type),
                                       " but device.type is ", device_text(device.type)));
   }
