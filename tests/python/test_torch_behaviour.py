@@ -107,6 +107,19 @@ def test_C94_unknown_options_are_errors() -> None:
         tt.attention(*inputs(), dropout_p=0.0)
 
 
+@pytest.mark.parametrize("window", [None, 4, (1, 2, 3)])
+def test_a_window_is_a_pair(window: Any) -> None:
+    with pytest.raises(TypeError, match="window must be a"):
+        tt.attention(*inputs(), window=window)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "seqused_k"])
+def test_what_is_no_tensor_is_named(name: str) -> None:
+    tensors: dict[str, Any] = dict(zip("qkv", inputs(), strict=True))
+    with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, not list"):
+        tt.attention(**{**tensors, name: [3, 4]})
+
+
 def test_deterministic_follows_torch() -> None:
     def asked(**options: Any) -> bool:
         arguments: dict[str, Any] = dict.fromkeys(("causal", "checked"), False)

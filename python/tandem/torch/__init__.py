@@ -233,6 +233,8 @@ def _options(
         raise InvalidArgumentError(f"alignment is {alignment!r}; allowed: {', '.join(map(repr, _ALIGNMENTS))}")
     if backend is not None and backend not in BACKEND_NUMBERS:
         raise InvalidArgumentError(f"backend is {backend!r}; allowed: None, {', '.join(map(repr, BACKEND_NUMBERS))}")
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window must be a (left, right) pair of ints, -1 for an open side, not {window!r}")
     left, right = window
     return {
         "causal": causal,
@@ -264,8 +266,8 @@ def _call(
     options: dict[str, Any],
     return_lse: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    q, k, v = _autocast(q, k, v)
     _require_one_device("q", q, k=k, v=v, **others)
+    q, k, v = _autocast(q, k, v)
     headdim_v = v.shape[-1]
     if q.is_cuda:
         q, k, v = _pad_headdims(q, k, v, options)
@@ -290,6 +292,9 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _require_one_device(first_name: str, first: Tensor, **others: Tensor | None) -> None:
+    for name, value in {first_name: first, **others}.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     for name, other in others.items():
         if other is not None and other.device != first.device:
             raise InvalidArgumentError(
