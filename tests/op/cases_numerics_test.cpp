@@ -63,6 +63,40 @@ TEST_P(Cases, C13_MergeOfEmptyAndRealParts) {
   EXPECT_NEAR(two.out[1], std::exp(2 - 2.3132617), 1e-6);
 }
 
+// Partial results that lie apart, in strides of the caller's.
+TEST_P(Cases, C29_MergeOfPaddedPartialResults) {
+  const Shape out_shape = {2, 5, 3, 16}, lse_shape = {2, 3, 5};
+  const auto parts_of = [](Shape shape) {
+    shape.insert(shape.begin(), 3);
+    return shape;
+  };
+  const auto merged = [&](const Layout& out_layout, const Layout& lse_layout) {
+    HostTensor out_partial(parts_of(out_shape), TANDEM_FP32, out_layout);
+    HostTensor lse_partial(parts_of(lse_shape), TANDEM_FP32, lse_layout);
+    for (int64_t n = 0; n < out_partial.count(); ++n) out_partial.set(n, static_cast<double>(n * 7 % 23) - 11);
+    for (int64_t n = 0; n < lse_partial.count(); ++n) lse_partial.set(n, static_cast<double>(n * 5 % 13) / 4 - 1);
+    HostTensor out(out_shape, TANDEM_FP32, out_layout.padding > 0 ? Layout{{}, 4} : Layout{});
+    HostTensor lse(lse_shape, TANDEM_FP32, lse_layout.padding > 0 ? Layout{{2, 0, 1}, 2} : Layout{});
+    for (HostTensor* tensor : {&out, &lse}) tensor->snapshot();
+    tandem_merge_params params = {};
+    params.struct_size = sizeof params;
+    params.exec.backend = backend();
+    params.out_partial = out_partial.view();
+    params.lse_partial = lse_partial.view();
+    params.out = out.view();
+    params.lse = lse.view();
+    EXPECT_EQ(tandem_merge(&params), TANDEM_OK) << tandem_last_error();
+    for (HostTensor* tensor : {&out, &lse}) EXPECT_EQ(tensor->changes_outside_view(), "");
+    Results results;
+    results.out = out.values();
+    results.lse = lse.values();
+    return results;
+  };
+  const Results expected = merged({}, {});
+  for (double value : expected.out) ASSERT_LE(std::fabs(value), 11);  // weights sum to 1
+  expect_same_bits(expected, merged(Layout{{1, 0, 3, 2, 4}, 5}, Layout{{3, 1, 0, 2}, 3}));
+}
+
 TEST_P(Cases, C54_WindowOfFourTokens) {
   Problem problem = dense_problem(1, 8, 8, 1, 1, 8);
   problem.has_window = true;
@@ -350,6 +384,32 @@ TEST_P(Cases, C87_HeadsThatDoNotDivide) {
     EXPECT_EQ(tandem_forward(&params), TANDEM_INVALID_ARGUMENT);
     EXPECT_NE(std::string(tandem_last_error()).find("nheads"), std::string::npos) << tandem_last_error();
   }
+}
+
+TEST_P(Cases, C88_DeterministicBackward) {
+  Problem windowed = dense_problem(2, 150, 150, 4, 4, 64, TANDEM_FP16);
+  windowed.has_window = true;
+  windowed.window_left = 128;
+  windowed.window_right = 0;
+  Problem grouped = dense_problem(1, 200, 200, 16, 2, 128, TANDEM_BF16);
+  grouped.causal = true;
+  for (Problem problem : {windowed, grouped, packed_problem({70, 0, 130}, {70, 9, 130}, 4, 2, 64, TANDEM_BF16)}) {
+    problem.deterministic = true;
+    const Inputs inputs = random_inputs(problem, 88);
+    const Results expected = both(problem, inputs);
+    const int32_t runs = backend() == TANDEM_BACKEND_REFERENCE ? 1 : 12;  // the reference has one thread
+    for (int32_t run = 0; run < runs; ++run) {
+      problem.num_threads = run % 4;
+      expect_same_bits(expected, both(problem, inputs));
+    }
+  }
+}
+
+TEST_P(Cases, C89_DeterministicBackwardOfASmallProblem) {
+  Problem problem = dense_problem(1, 16, 16, 2, 1, 16, TANDEM_FP16);
+  problem.causal = true;
+  problem.deterministic = true;
+  expect_correct(problem, 89);  // in a workspace with guard bands
 }
 
 TEST_P(Cases, C90_WrongOffsets) {

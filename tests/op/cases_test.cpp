@@ -172,6 +172,21 @@ TEST_P(Cases, C15_GarbagePastTheUsedKeys) {
   }
 }
 
+TEST_P(Cases, C16_TheBitsOfARowWhateverTheTailHolds) {
+  Problem problem = dense_problem(4, 1, 128, 8, 2, 64, TANDEM_BF16);
+  problem.seqused_k = {32, 64, 96, 48};
+  const Inputs zero_tails = [&] {
+    Inputs inputs = random_inputs(problem, 16, Poison::kNan);
+    for (std::vector<double>* values : {&inputs.k, &inputs.v}) {
+      for (double& value : *values) value = std::isnan(value) ? 0 : value;
+    }
+    return inputs;
+  }();
+  const Results expected = both(problem, zero_tails);
+  expect_same_bits(expected, both(problem, random_inputs(problem, 16, Poison::kNan)));
+  expect_same_bits(expected, both(problem, random_inputs(problem, 16, Poison::kInfinity)));
+}
+
 TEST_P(Cases, C19_RowsPastTheLastOffset) {
   Problem problem = packed_problem({21}, {21}, 2, 2, 16);
   problem.total_q = problem.total_k = 24;
@@ -219,6 +234,19 @@ TEST_P(Cases, C20_GapsBetweenSequences) {
     for (size_t n = row * 32; n < row * 32 + 32; ++n) ASSERT_EQ(results.out[n] + results.dq[n], 0);
     for (size_t n = row * 16; n < row * 16 + 16; ++n) ASSERT_EQ(results.dk[n] + results.dv[n], 0);
   }
+}
+
+TEST_P(Cases, C22_PaddedSlotsAreWritten) {
+  Problem problem = dense_problem(1024, 1, 16, 2, 1, 16);
+  problem.seqused_k.assign(1024, 0);
+  problem.seqused_k[5] = 9;
+  const Results results = forward(problem, random_inputs(problem, 22));  // into outputs that hold NaN
+  for (size_t slot = 0; slot < 1024; ++slot) {
+    if (slot == 5) continue;
+    for (size_t n = slot * 32; n < slot * 32 + 32; ++n) ASSERT_EQ(results.out[n], 0) << slot;
+    for (size_t h : {0, 1}) ASSERT_EQ(results.lse[slot * 2 + h], -kInfinity) << slot;
+  }
+  expect_correct(problem, 22);
 }
 
 TEST_P(Cases, C43_EightyThousandSequences) {
