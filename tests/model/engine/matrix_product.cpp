@@ -1,6 +1,8 @@
 #include "engine/matrix_product.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 namespace tandem::model {
 namespace {
@@ -55,31 +57,126 @@ void decode_fragments(const WgmmaShape& shape, const std::vector<std::array<uint
   }
 }
 
+// The tensor core's sum of one instruction, as the H200's results show it: all products and the accumulator are cut,
+// not rounded, to so many bits below the largest one's exponent, added exactly, and the sum is cut to the accumulator's
+// bits.
+struct Precision {
+  int term_bits;
+  int result_bits;
+};
+Precision precision_of(ElementType type) {
+  return type == ElementType::kE4m3 ? Precision{13, 13} : Precision{25, 23};
+}
+
+constexpr int kZeroExponent = -10'000;
+constexpr int kSpecialExponent = 1'000'000;  // of infinities and NaNs
+
+int exponent_of(float x) {
+  return x == 0 ? kZeroExponent : std::isfinite(x) ? std::ilogb(x) : kSpecialExponent;
+}
+
+std::vector<int> exponents_of(const std::vector<float>& values) {
+  std::vector<int> exponents(values.size());
+  std::transform(values.begin(), values.end(), exponents.begin(), exponent_of);
+  return exponents;
+}
+
+double power_of_two(int exponent) {
+  const uint64_t bits = static_cast<uint64_t>(exponent + 1023) << 52;
+  double power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return power;
+}
+
+float cut(double sum, int fraction_bits) {
+  uint64_t bits;
+  std::memcpy(&bits, &sum, sizeof(bits));
+  bits &= ~uint64_t{0} << (52 - fraction_bits);
+  std::memcpy(&sum, &bits, sizeof(sum));
+  return static_cast<float>(sum);
+}
+
+// Operands of one wgmma: A as [row][k], B as [k][column].
+struct Operands {
+  int n, k;
+  Precision precision;
+  std::vector<float> a, b;
+  std::vector<int> a_exponents, b_exponents;
+  std::vector<float> finite_a, finite_b;  // with 0 for infinities and NaNs
+};
+
+std::vector<float> finite_part(std::vector<float> values) {
+  for (float& value : values) {
+    if (!std::isfinite(value)) value = 0;
+  }
+  return values;
+}
+
+double plain_sum(const Operands& operands, int row, int column, double sum) {
+  for (int i = 0; i < operands.k; ++i) {
+    sum += static_cast<double>(operands.a[row * operands.k + i]) * operands.b[i * operands.n + column];
+  }
+  return sum;
+}
+
+// d: the row's accumulators, in and out.
+void multiply_row(const Operands& operands, int row, float* d) {
+  const int n = operands.n;
+  const auto [term_bits, result_bits] = operands.precision;
+  std::vector<int> largest(n);
+  std::transform(d, d + n, largest.begin(), exponent_of);
+  for (int i = 0; i < operands.k; ++i) {
+    const int a_exponent = operands.a_exponents[row * operands.k + i];
+    const int* b_exponents = &operands.b_exponents[i * n];
+    for (int column = 0; column < n; ++column) {
+      largest[column] = std::max(largest[column], a_exponent + b_exponents[column]);
+    }
+  }
+  std::vector<double> scales(n);
+  std::vector<int64_t> sums(n);
+  for (int column = 0; column < n; ++column) {
+    constexpr int kLimit = 500;  // beyond the exponents of products: zeros and specials, which need no scale
+    scales[column] = power_of_two(term_bits - std::clamp(largest[column], -kLimit, kLimit));
+    sums[column] = largest[column] > kLimit ? 0 : static_cast<int32_t>(d[column] * scales[column]);
+  }
+  for (int i = 0; i < operands.k; ++i) {
+    const double factor = operands.finite_a[row * operands.k + i];
+    const float* line = &operands.finite_b[i * n];
+    for (int column = 0; column < n; ++column) {
+      sums[column] += static_cast<int32_t>(factor * line[column] * scales[column]);
+    }
+  }
+  for (int column = 0; column < n; ++column) {
+    const bool special = largest[column] > kSpecialExponent / 2;
+    d[column] = special ? static_cast<float>(plain_sum(operands, row, column, d[column]))
+                        : cut(static_cast<double>(sums[column]) / scales[column], result_bits);
+  }
+}
+
 }  // namespace
 
 void multiply(const Caller& caller, const Product& product) {
   const WgmmaShape& shape = product.call.shape;
-  const int n = shape.n;
-  const int k = shape.k();
-  std::vector<float> a(kProductRows * k);  // [row][k]
-  std::vector<float> b(k * n);             // [k][column]
+  Operands operands;
+  operands.n = shape.n;
+  operands.k = shape.k();
+  operands.precision = precision_of(shape.element);
+  operands.a.resize(kProductRows * shape.k());
+  operands.b.resize(shape.k() * shape.n);
   if (product.fragments.empty()) {
-    decode_shared(caller, shape, product.call.descriptor_a, shape.a_mn_major, kProductRows, a.data(), k, 1);
+    decode_shared(caller, shape, product.call.descriptor_a, shape.a_mn_major, kProductRows, operands.a.data(),
+                  shape.k(), 1);
   } else {
-    decode_fragments(shape, product.fragments, a.data());
+    decode_fragments(shape, product.fragments, operands.a.data());
   }
-  decode_shared(caller, shape, product.call.descriptor_b, shape.b_mn_major, n, b.data(), 1, n);
-  std::vector<double> sums(n);
-  for (int row = 0; row < kProductRows; ++row) {
-    float* d = product.tile->values.data() + row * n;
-    for (int column = 0; column < n; ++column) sums[column] = product.call.accumulate ? d[column] : 0.0;
-    for (int i = 0; i < k; ++i) {
-      const double factor = a[row * k + i];
-      const float* line = b.data() + i * n;
-      for (int column = 0; column < n; ++column) sums[column] += factor * line[column];
-    }
-    std::transform(sums.begin(), sums.end(), d, [](double sum) { return static_cast<float>(sum); });
-  }
+  decode_shared(caller, shape, product.call.descriptor_b, shape.b_mn_major, shape.n, operands.b.data(), 1, shape.n);
+  operands.a_exponents = exponents_of(operands.a);
+  operands.b_exponents = exponents_of(operands.b);
+  operands.finite_a = finite_part(operands.a);
+  operands.finite_b = finite_part(operands.b);
+  std::vector<float>& d = product.tile->values;
+  if (!product.call.accumulate) std::fill(d.begin(), d.end(), 0.0f);
+  for (int row = 0; row < kProductRows; ++row) multiply_row(operands, row, d.data() + row * shape.n);
 }
 
 }  // namespace tandem::model

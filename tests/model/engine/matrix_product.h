@@ -12,7 +12,7 @@ struct Product {
   std::vector<std::array<uint32_t, 4>> fragments;  // of each thread; empty: A is in shared memory
 };
 
-// Reads the operands and adds their product to the tile. Sums of one instruction are exact to double, then rounded.
+// Reads the operands and adds their product to the tile, with the rounding of the tensor cores.
 void multiply(const Caller& caller, const Product& product);
 
 }  // namespace tandem::model
