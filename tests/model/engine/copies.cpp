@@ -102,7 +102,7 @@ void start_store(const Caller& caller, uint32_t smem, Read read, Write write) {
     machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
       write(issued_by(thread, op, site), data);
       --group->writing;
-      machine.record(*thread, Op::kCopyDone, Place::shared(smem));
+      machine.record(*thread, Op::kStoreDone, Place::shared(smem));
       wake_store_waiters(*thread);
     });
   });

@@ -224,7 +224,7 @@ Verdict Machine::judge(Op op, Place place, Site site) {
 
 void Machine::record(const Thread& thread, Op op, Place place, Moment moment) {
   // One thread of a warp speaks for it: the elected one, which outlives the others where roles take one thread.
-  const bool worth_keeping = thread.lane() == elected_lane_ || op == Op::kCopyDone;
+  const bool worth_keeping = thread.lane() == elected_lane_ || op == Op::kCopyDone || op == Op::kStoreDone;
   trace_.record({step_, thread.block->index, thread.rank, op, moment, place}, worth_keeping);
 }
 

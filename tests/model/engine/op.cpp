@@ -41,7 +41,8 @@ const char* op_name(Op op) {
     case Op::kClusterArrive: return "cluster_arrive";
     case Op::kClusterWait: return "cluster_wait";
     case Op::kExponential: return "ex2";
-    case Op::kCopyDone: return "copy done";
+    case Op::kCopyDone: return "load done";
+    case Op::kStoreDone: return "store done";
     case Op::kProductDone: return "product done";
   }
   return "";

@@ -43,7 +43,8 @@ enum class Op {
   kClusterArrive,
   kClusterWait,
   kExponential,
-  kCopyDone,     // not calls: a copy has landed,
+  kCopyDone,     // not calls: a load has landed,
+  kStoreDone,    // a store or reduction has been written,
   kProductDone,  // a wgmma is complete
 };
 
