@@ -11,8 +11,10 @@
 #              tests/gpu/forward_bench.cpp
 #
 # The programs come from FOLDER/tests/gpu (default: build), made here or elsewhere; if they are not there and nvcc is, they
-# are built first. A part that has passed with the same programs is not run again, unless --again. The log gets a line for
-# each part: date, commit, part, result, seconds. --commit: of the programs, where there is no git to ask.
+# are built first. The log (default: FOLDER/gpu_check.log) gets a line for each part: date, commit, part, result, seconds. A
+# part that has passed with the same programs, says the log, is not run again, unless --again: so take the log along from
+# one machine to the next, and bring home tests/model/golden and bench/results. --commit: of the programs, where there is
+# no git to ask.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -28,7 +30,7 @@ while [ $# -gt 0 ]; do
     --log) log=$2; shift 2 ;;
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
-    --other) others+=("${@:1:4}"); shift 4 ;;
+    --other) others+=(--other "$2" "$3" "$4"); shift 4 ;;
     unit | op | sanitizer | bench) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
