@@ -96,8 +96,7 @@ const uint8_t* read_global(const Caller& caller, const void* pointer, size_t byt
   check_global(caller, pointer, bytes);
   const std::string what = Machine::current().global().unwritten(pointer, bytes);
   if (!what.empty()) {
-    fail(caller, ReportKind::kUnwrittenRead,
-         std::to_string(bytes) + " bytes at " + what + ", which nobody has written");
+    fail(caller, ReportKind::kUnwrittenRead, std::to_string(bytes) + " bytes, but nobody has written " + what);
   }
   return static_cast<const uint8_t*>(pointer);
 }
