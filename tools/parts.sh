@@ -40,3 +40,5 @@ parts_report() {
   exit "$status"
 }
 trap parts_report EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
