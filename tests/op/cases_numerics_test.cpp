@@ -70,13 +70,19 @@ TEST_P(Cases, C29_MergeOfPaddedPartialResults) {
     shape.insert(shape.begin(), 3);
     return shape;
   };
+  const auto strided = [](std::vector<int> order, int64_t padding) {
+    Layout layout;
+    layout.order = std::move(order);
+    layout.padding = padding;
+    return layout;
+  };
   const auto merged = [&](const Layout& out_layout, const Layout& lse_layout) {
     HostTensor out_partial(parts_of(out_shape), TANDEM_FP32, out_layout);
     HostTensor lse_partial(parts_of(lse_shape), TANDEM_FP32, lse_layout);
     for (int64_t n = 0; n < out_partial.count(); ++n) out_partial.set(n, static_cast<double>(n * 7 % 23) - 11);
     for (int64_t n = 0; n < lse_partial.count(); ++n) lse_partial.set(n, static_cast<double>(n * 5 % 13) / 4 - 1);
-    HostTensor out(out_shape, TANDEM_FP32, out_layout.padding > 0 ? Layout{{}, 4} : Layout{});
-    HostTensor lse(lse_shape, TANDEM_FP32, lse_layout.padding > 0 ? Layout{{2, 0, 1}, 2} : Layout{});
+    HostTensor out(out_shape, TANDEM_FP32, out_layout.padding > 0 ? strided({}, 4) : Layout());
+    HostTensor lse(lse_shape, TANDEM_FP32, lse_layout.padding > 0 ? strided({2, 0, 1}, 2) : Layout());
     for (HostTensor* tensor : {&out, &lse}) tensor->snapshot();
     tandem_merge_params params = {};
     params.struct_size = sizeof params;
@@ -94,7 +100,7 @@ TEST_P(Cases, C29_MergeOfPaddedPartialResults) {
   };
   const Results expected = merged({}, {});
   for (double value : expected.out) ASSERT_LE(std::fabs(value), 11);  // weights sum to 1
-  expect_same_bits(expected, merged(Layout{{1, 0, 3, 2, 4}, 5}, Layout{{3, 1, 0, 2}, 3}));
+  expect_same_bits(expected, merged(strided({1, 0, 3, 2, 4}, 5), strided({3, 1, 0, 2}, 3)));
 }
 
 TEST_P(Cases, C54_WindowOfFourTokens) {
