@@ -36,7 +36,7 @@ struct GradFactors {
   explicit GradFactors(const AttentionProblem& problem)
       : scale(static_cast<T>(problem.softmax_scale)),
         softcap(static_cast<T>(problem.softcap)),
-        cap_factor(problem.softcap > 0 ? static_cast<T>(problem.softmax_scale / problem.softcap) : T(0)) {}
+        cap_factor(has_softcap<T>(problem) ? softcap_factor<T>(problem) : T(0)) {}
   T scale;
   T softcap;
   T cap_factor;
@@ -75,7 +75,7 @@ template <typename T>
 void grad_panel(const BackwardTile<T>& t, size_t panel, int64_t key_begin, int64_t keys, bool masked) {
   const BackwardScratch<T>& scratch = t.scratch;
   const GradFactors<T> factors(t.problem);
-  const bool softcap = t.problem.softcap > 0;
+  const bool softcap = has_softcap<T>(t.problem);
   const auto column = softcap ? (masked ? &grad_column<true, true, T> : &grad_column<true, false, T>)
                               : (masked ? &grad_column<false, true, T> : &grad_column<false, false, T>);
   for (size_t i = 0; i < t.panels.lanes_of(panel); i += t.panels.width()) {
@@ -308,14 +308,19 @@ HWY_EXPORT(backward_sink);
 
 namespace {
 
-TiledRun lay_out(const AttentionProblem& problem, int num_threads, Arena& arena) {
+AttentionProblem with_threads_resolved(AttentionProblem problem) {
+  problem.exec.num_threads = resolve_num_threads(problem.exec.num_threads);
+  return problem;
+}
+
+TiledRun lay_out(const AttentionProblem& problem, Arena& arena) {
   Arena one_thread(nullptr);
   if (problem.dtype == DType::kFp64) {
     lay_out_backward_scratch<double>(problem, one_thread);
   } else {
     lay_out_backward_scratch<float>(problem, one_thread);
   }
-  return lay_out_run(problem, num_threads, one_thread.bytes(), arena);
+  return lay_out_run(problem, problem.exec.num_threads, one_thread.bytes(), arena);
 }
 
 // Fused if every sequence's keys fit into the accumulators and the threads get even shares of whole key heads: the last
@@ -379,15 +384,16 @@ int64_t accumulator_rows(const AttentionProblem& problem) {
 
 }  // namespace
 
-uint64_t tiled_backward_workspace_bytes(const AttentionProblem& problem) {
+uint64_t tiled_backward_workspace_bytes(const AttentionProblem& asked) {
   Arena arena(nullptr);
-  lay_out(problem, resolve_num_threads(problem.exec.num_threads), arena);
+  lay_out(with_threads_resolved(asked), arena);
   return arena.bytes();
 }
 
-void run_tiled_backward(const AttentionProblem& problem) {
+void run_tiled_backward(const AttentionProblem& asked) {
+  const AttentionProblem problem = with_threads_resolved(asked);
   Arena arena(problem.exec.workspace);
-  const TiledRun run = lay_out(problem, resolve_num_threads(problem.exec.num_threads), arena);
+  const TiledRun run = lay_out(problem, arena);
   read_sequence_spans(problem, run.spans);
   write_rows_outside(run);
   if (choose_fused(run, accumulator_rows(problem))) {

@@ -21,8 +21,8 @@ struct BackwardVisit {
 constexpr int64_t kChunkKeys = 12 * kBlockN;
 static_assert(kChunkKeys % kBlockN == 0, "a chunk cuts the keys where the whole pass does");
 
-// Accumulators larger than this are not worth having: see fused_accumulator_rows().
-constexpr int64_t kMaxAccumulatorBytes = int64_t{32} << 20;
+// Bound on the fused accumulators of all threads together: a call takes less than 64 MiB of scratch at any length.
+constexpr int64_t kMaxAccumulatorBytes = int64_t{48} << 20;
 
 // What one thread needs for one tile of the backward. Lanes and keys are those of the problem's largest tile.
 template <typename T>
@@ -54,15 +54,15 @@ struct BackwardScratch {
   int64_t accumulator_rows;
 };
 
-// Rows that let one thread hold dK and dV of a whole sequence; 0 if that is too much. The hint is not trusted: a longer
-// sequence takes the way that needs kChunkKeys rows only.
+// Rows that let each thread hold dK and dV of a whole sequence; 0 if that is too much. The hint is not trusted: a
+// longer sequence takes the way that needs kChunkKeys rows only. exec.num_threads has been resolved.
 template <typename T>
 int64_t fused_accumulator_rows(const AttentionProblem& problem) {
   constexpr int64_t kUnknownLength = 16384;
   int64_t rows = problem.total_k;
   if (problem.packed) rows = std::min(rows, problem.max_seqlen_k > 0 ? problem.max_seqlen_k : kUnknownLength);
   const int64_t row_bytes = (padded_row<T>(problem.headdim) + padded_row<T>(problem.headdim_v)) * int64_t{sizeof(T)};
-  return rows > kMaxAccumulatorBytes / row_bytes ? 0 : rows;
+  return rows > kMaxAccumulatorBytes / problem.exec.num_threads / row_bytes ? 0 : rows;
 }
 
 template <typename T>
