@@ -120,6 +120,14 @@ def test_what_is_no_tensor_is_named(name: str) -> None:
         tt.attention(**{**tensors, name: [3, 4]})
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("axes", [0, 1, 2, 3, 5])
+def test_a_wrong_number_of_axes_is_named(name: str, axes: int) -> None:
+    tensors = dict(zip("qkv", inputs(), strict=True))
+    with pytest.raises(tandem.InvalidArgumentError, match=rf"{name} has shape \(.*it needs 4 axes \(batch, seqlen"):
+        tt.attention(**{**tensors, name: torch.zeros((2,) * axes, dtype=torch.float64)})
+
+
 def test_deterministic_follows_torch() -> None:
     def asked(**options: Any) -> bool:
         arguments: dict[str, Any] = dict.fromkeys(("causal", "checked"), False)

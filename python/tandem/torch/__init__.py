@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tandem import _core
+from tandem._call import DENSE_AXES, PACKED_AXES
 from tandem._options import BACKEND_NUMBERS
 from tandem.errors import InvalidArgumentError, UnsupportedError
 from tandem.torch import _ops
@@ -267,6 +268,7 @@ def _call(
     return_lse: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
     _require_one_device("q", q, k=k, v=v, **others)
+    _require_axes(DENSE_AXES if op is _ops.attention else PACKED_AXES, q=q, k=k, v=v)
     q, k, v = _autocast(q, k, v)
     headdim_v = v.shape[-1]
     if q.is_cuda:
@@ -299,6 +301,14 @@ def _require_one_device(first_name: str, first: Tensor, **others: Tensor | None)
         if other is not None and other.device != first.device:
             raise InvalidArgumentError(
                 f"{name} is on {other.device}, but {first_name} on {first.device}; all tensors must be on one device"
+            )
+
+
+def _require_axes(axes: tuple[str, ...], **tensors: Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.ndim != len(axes):
+            raise InvalidArgumentError(
+                f"{name} has shape {tuple(tensor.shape)}; it needs {len(axes)} axes ({', '.join(axes)})"
             )
 
 
