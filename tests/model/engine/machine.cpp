@@ -73,7 +73,7 @@ RunResult Machine::run(const Launch& launch) {
     loop();
   } catch (const Stopped&) {
   }
-  blocks_.clear();  // fibers unwind while this machine is current
+  stop_fibers();
   g_current = before;
   return {report_, step_, trace_.hash(), trace_.events(), faults_.any_applied()};
 }
@@ -128,6 +128,7 @@ std::unique_ptr<Block> Machine::make_block(const Launch& launch, int index) {
 
 void Machine::start(Thread& thread, const std::function<void()>& kernel) {
   thread.fiber.start([this, &thread, kernel] {
+    if (stopping_) return;
     try {
       kernel();
       thread_exit(*this, thread);
@@ -188,10 +189,26 @@ void Machine::list(Warp& warp) {
   runnable_.push_back(&warp);
 }
 
+void Machine::suspend_fiber() {
+  self().fiber.suspend();
+  if (stopping_) throw Stopped{};
+}
+
+// Of a run that a report has ended: each thread unwinds.
+void Machine::stop_fibers() {
+  stopping_ = true;
+  for (const auto& block : blocks_) {
+    for (const auto& thread : block->threads) {
+      self_ = thread.get();
+      if (thread->fiber.unfinished()) thread->fiber.resume();
+    }
+  }
+}
+
 void Machine::suspend(const Wait& wait) {
   Thread& thread = self();
   thread.wait = wait;
-  thread.fiber.suspend();
+  suspend_fiber();
 }
 
 void Machine::wake(Thread& thread) {
@@ -204,13 +221,13 @@ void Machine::preempt_by_chance() {
   made_progress();
   if (random_.below(4) != 0) return;
   wake(self());
-  self().fiber.suspend();
+  suspend_fiber();
 }
 
 void Machine::poll(Site site) {
   if (++polls_ > kMostPolls) report_deadlock("threads only poll, as at " + where(site));
   wake(self());
-  self().fiber.suspend();
+  suspend_fiber();
 }
 
 void Machine::schedule(uint64_t ready_step, std::function<void()> complete) {

@@ -119,6 +119,8 @@ class Machine {
   void start(Thread& thread, const std::function<void()>& kernel);
   void loop();
   void run_completions();
+  void suspend_fiber();
+  void stop_fibers();
   void run_warp(Warp& warp);
   void note_kept(Op op);
   void list(Warp& warp);
@@ -138,6 +140,7 @@ class Machine {
   std::vector<Warp*> runnable_;
   std::priority_queue<Completion, std::vector<Completion>, std::greater<Completion>> completions_;
   std::optional<Report> report_;
+  bool stopping_ = false;
   Thread* self_ = nullptr;
   int live_threads_ = 0;
   uint64_t step_ = 0;
