@@ -5,6 +5,7 @@ tools/case_table.py            writes the file
 tools/case_table.py --check    fails if the file is out of date, or if a test names a case that the table lacks
 """
 
+import ast
 import re
 import sys
 from collections import defaultdict
@@ -13,24 +14,37 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- cases -->\n", "<!-- end of cases -->\n"
 CASE = re.compile(r"(?<![A-Za-z0-9])C(?!99\b)(\d{2,3})(?=\b|_)")  # C99 is the language
-TEST = re.compile(r"^\s*(?:TEST(?:_[FP])?\((\w+), (\w+)\)|(?:async )?def (test_\w+))")
+TEST = re.compile(r"^\s*TEST(?:_[FP])?\((\w+), (\w+)\)")
 SUFFIXES = {".cpp", ".py", ".cmake", ".c"}
 
 
+def python_test_names(lines: list[str]) -> list[str | None]:
+    """For each line the test that it belongs to, comments and decorators above the test included."""
+    names: list[str | None] = [None] * len(lines)
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+            continue
+        first = min(part.lineno for part in (node, *node.decorator_list)) - 1
+        while first > 0 and lines[first - 1].startswith("#"):
+            first -= 1
+        names[first : node.end_lineno] = [node.name] * (node.end_lineno - first)
+    return names
+
+
 def test_names(lines: list[str]) -> list[str | None]:
-    """For each line the test that it belongs to: the one that begins next below a comment or decorator, else above."""
+    """For each line of C++ the test that it belongs to: the one that begins next below a comment, else above."""
     names: list[str | None] = []
     current = None
     for line in lines:
         match = TEST.match(line)
         if match:
-            current = match.group(3) or f"{match.group(1)}.{match.group(2)}"
+            current = f"{match.group(1)}.{match.group(2)}"
         names.append(current)
     following = None
     for number in range(len(lines) - 1, -1, -1):
         if TEST.match(lines[number]):
             following = names[number]
-        elif following and re.match(r"\S", lines[number]) and re.match(r"//|#|@", lines[number]):
+        elif following and lines[number].startswith("//"):
             names[number] = following
         else:
             following = None
@@ -43,7 +57,8 @@ def tests_of_cases(root: Path) -> dict[str, set[str]]:
         if path.suffix not in SUFFIXES or path.name == "test_tools.py":
             continue
         lines = path.read_text(encoding="utf-8").splitlines()
-        for line, name in zip(lines, test_names(lines), strict=True):
+        names = python_test_names(lines) if path.suffix == ".py" else test_names(lines)
+        for line, name in zip(lines, names, strict=True):
             for number in CASE.findall(line):
                 found[f"C{number}"].add(f"{path.relative_to(root / 'tests')}" + (f": {name}" if name else ""))
     return found

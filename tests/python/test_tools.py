@@ -139,11 +139,21 @@ def test_cases_are_found_by_the_test_that_names_them(tmp_path: Path) -> None:
         "tests/op/a_test.cpp",
         "// C01\nTEST(Causal, Empty) {\n}\n\nTEST_P(Causal, More) {\n  // also C02\n}\n",
     )
-    plant(tmp_path, "tests/python/test_a.py", '@mark\ndef test_c():\n    """C64: sinks."""\n\n# In C99.\n')
+    plant(
+        tmp_path,
+        "tests/python/test_a.py",
+        '@mark\ndef test_c():\n    """C64: sinks."""\n\n# In C99.\nROWS = 65  # C65\n\n\n'
+        '# C66\n@mark(\n    [\n        param(1, id="C67_one"),\n\n        param(2, id="C68"),\n    ],\n)\n@other\n'
+        "async def test_d():\n    pass\n",
+    )
     assert cases.tests_of_cases(tmp_path) == {
         "C01": {"op/a_test.cpp: Causal.Empty"},
         "C02": {"op/a_test.cpp: Causal.More"},
         "C64": {"python/test_a.py: test_c"},
+        "C65": {"python/test_a.py"},
+        "C66": {"python/test_a.py: test_d"},
+        "C67": {"python/test_a.py: test_d"},
+        "C68": {"python/test_a.py: test_d"},
     }
 
 
