@@ -11,10 +11,9 @@ row in the table is a fault, and so is a row without a kernel.
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-
-import tomllib
 
 LIMITS = Path(__file__).resolve().parent / "ptxas_limits.toml"
 
