@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -34,7 +35,7 @@ void backward_row(const AttentionProblem& problem, const RowMask& mask, double l
   for (int64_t j = 0; j < k_len; ++j) {
     if (!mask.visible(j)) continue;
     const double s = score(problem, q, head.k.row(j));
-    const double p = std::exp(s - lse);
+    const double p = std::exp(std::min(s - lse, 0.0));  // more than 1 can only come from the rounding of a huge lse
     double ds = p * (dot(dout, head.v.row(j), problem.headdim_v) - delta);
     if (problem.softcap > 0) ds *= 1 - (s / problem.softcap) * (s / problem.softcap);
     for (int64_t c = 0; c < problem.headdim; ++c) {

@@ -32,12 +32,13 @@ struct ScoreUnits {
   explicit ScoreUnits(const AttentionProblem& problem) {
     constexpr double kLog2e = 1.4426950408889634074;
     const double scale = problem.softmax_scale;
-    if (problem.softcap > 0) {
-      cap_factor = static_cast<T>(scale / problem.softcap);
+    if (has_softcap<T>(problem)) {
+      cap_factor = softcap_factor<T>(problem);
       unit = problem.softcap;
     } else {
-      q_factor = static_cast<T>(scale > 0 ? 1 : scale < 0 ? -1 : 0);
-      unit = scale == 0 ? 1 : std::abs(scale);
+      // A scale below the normal range of T, 0 too, is split: a larger unit, and a factor of Q that is not 1 or -1.
+      unit = std::max<double>(std::abs(scale), std::numeric_limits<T>::min());
+      q_factor = static_cast<T>(scale / unit);
     }
     const double log2 = unit * kLog2e;
     unit_log2 = static_cast<T>(std::clamp<double>(log2, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
@@ -133,7 +134,7 @@ void softmax_step(const ForwardTile<T>& t, size_t panel, int64_t key_begin, int6
   const bool masked = classify_tile(t.intervals.panel[panel], key_begin, key_begin + keys) != TileKind::kFull;
   const auto unit_log2 = hn::Set(d, t.units.unit_log2);
   const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
-  if (t.units.cap_factor != 0 || t.problem.softcap > 0) {
+  if (has_softcap<T>(t.problem)) {
     apply_softcap(t.units.cap_factor, t.scratch.s, static_cast<size_t>(keys) * lanes);
   }
   for (size_t i = 0; i < lanes; i += hn::Lanes(d)) {

@@ -41,7 +41,7 @@ class SequenceTiles {
   SequenceTiles(const AttentionProblem& problem, int64_t seqlen_q)
       : seqlen_q_(seqlen_q),
         heads_(problem.qheads_per_khead()),
-        heads_per_tile_(seqlen_q == 0 ? heads_ : std::clamp<int64_t>(kBlockM / seqlen_q, 1, heads_)),
+        heads_per_tile_(std::clamp<int64_t>(kBlockM / std::max<int64_t>(seqlen_q, 1), 1, std::max<int64_t>(heads_, 1))),
         m_blocks_(ceil_div(seqlen_q, kBlockM)) {}
 
   int64_t count() const { return ceil_div(heads_, heads_per_tile_) * m_blocks_; }

@@ -2,7 +2,9 @@
 //
 // A is read one scalar at a time and broadcast, so its layout is free: rows far apart and k adjacent (K . Q^T), or rows
 // adjacent and k far apart (V^T . P^T). B and C are rows of whole vectors. Every element is summed over k in order,
-// from the first to the last, in each register block and on each instruction set with fused multiply-add alike.
+// from the first to the last, in each register block and on each instruction set with fused multiply-add alike. The sum
+// starts at 0 and is added to C at the end, so that the rounding errors of a sum over many tiles do not grow with every
+// key, but with every tile.
 
 #if defined(TANDEM_CPU_SIMD_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_CPU_SIMD_GEMM_INL_H_
@@ -81,7 +83,7 @@ HWY_INLINE void gemm_block(const GemmArgs<T>& args, const T* first_a, T* c) {
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
     for (size_t v = 0; v < kVecs; ++v) {
-      acc[i][v] = args.accumulate ? hn::Load(d, c + i * ldc + v * lanes) : hn::Zero(d);
+      acc[i][v] = hn::Zero(d);
     }
   }
   ARows<T, kRows, kLayout> a(first_a, args.a_stride);
@@ -103,7 +105,10 @@ HWY_INLINE void gemm_block(const GemmArgs<T>& args, const T* first_a, T* c) {
 #pragma GCC unroll 12
   for (size_t i = 0; i < kRows; ++i) {
 #pragma GCC unroll 2
-    for (size_t v = 0; v < kVecs; ++v) hn::Store(acc[i][v], d, c + i * ldc + v * lanes);
+    for (size_t v = 0; v < kVecs; ++v) {
+      T* out = c + i * ldc + v * lanes;
+      hn::Store(args.accumulate ? hn::Add(hn::Load(d, out), acc[i][v]) : acc[i][v], d, out);
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "core/block_range.h"
@@ -55,6 +56,19 @@ struct LaneIntervals {
 
   bool empty(size_t lane) const { return hi[lane] <= lo[lane]; }
 };
+
+// A softcap far beyond the scores that T can hold changes none of them, and counts as none.
+template <typename T>
+bool has_softcap(const AttentionProblem& problem) {
+  return problem.softcap > 0 && problem.softcap < static_cast<double>(std::numeric_limits<T>::max()) / 1024;
+}
+
+// q . k * factor is what tanh is taken of. Finite, also for the smallest softcap: scores of 0 must stay 0.
+template <typename T>
+T softcap_factor(const AttentionProblem& problem) {
+  constexpr double kMax = std::numeric_limits<T>::max();
+  return static_cast<T>(std::clamp(problem.softmax_scale / problem.softcap, -kMax, kMax));
+}
 
 HWY_INLINE int64_t row_element(const RowTensor& tensor, int64_t sequence, int64_t head, int64_t row) {
   return sequence * tensor.batch_stride + head * tensor.head_stride + row * tensor.row_stride;
