@@ -53,7 +53,9 @@ int run_planted(const Options& options) {
     Options with_faults = options;
     with_faults.faults = bug.faults;
     const ForwardRun run = run_forward(planted_problem(), inputs, 1, with_faults);
-    std::printf("## %s\n\n%s.\n\n%s\n\n", bug.name.c_str(), bug.text.c_str(), run.result.text().c_str());
+    std::printf("## %s\n\n%s:\n", bug.name.c_str(), bug.text.c_str());
+    for (const Fault& fault : bug.faults) std::printf("- %s\n", fault.text().c_str());
+    std::printf("\n%s\n\n", run.result.text().c_str());
   }
   return 0;
 }

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <ostream>
-#include <set>
 
 #include "forward/launch.h"
 #include "forward/planted.h"
@@ -37,7 +36,6 @@ TEST_P(Planted, IsNamed) {
       EXPECT_NE(run.result.report->message.find(word), std::string::npos) << "\"" << word << "\" is not in:\n"
                                                                           << run.result.text();
     }
-    if (seed == 1) std::printf("%s: %s\n", bug.text.c_str(), run.result.text().c_str());
   }
 }
 
