@@ -1,5 +1,7 @@
 #include "options.h"
 
+#include <limits>
+
 #include "exit_codes.h"
 #include "float_formats.h"
 
@@ -9,7 +11,7 @@ void ExecutionOptions::add_to(CLI::App& command) {
   command.add_option("--backend", backend, "auto, reference, tiled or sm90; one that cannot serve is an error")
       ->check(CLI::IsMember({"auto", "reference", "tiled", "sm90"}));
   command.add_option("--threads", threads, "CPU threads; 0: OpenMP's default. Changes no bit of the result")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
 }
 
 tandem_execution ExecutionOptions::execution() const {

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -204,7 +206,8 @@ std::vector<Destination> plan_destinations(const RunOptions& options, const Tens
   }
   if (destinations.empty()) throw CliError(kUsageError, "tandem run needs --out or --output.");
   for (const Destination& destination : destinations) {
-    if (!paths.insert(destination.path).second) {
+    std::error_code error;  // a path that cannot be resolved cannot be written either, which says so then
+    if (!paths.insert(std::filesystem::weakly_canonical(destination.path, error).string()).second && !error) {
       throw CliError(kUsageError, "two results would go to " + destination.path + ".");
     }
   }

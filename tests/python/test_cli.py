@@ -175,7 +175,9 @@ def test_usage_errors(dense: dict[str, Array], tmp_path: Path) -> None:
     assert "--out or --output" in fail(USAGE_ERROR, "run", *files)
     assert "needs --v" in fail(USAGE_ERROR, "run", *files[:4], "--out", out)
     assert "--dq needs --backward" in fail(USAGE_ERROR, "run", *files, "--out", out, "--dq", tmp_path / "dq.npy")
-    assert "two results would go to" in fail(USAGE_ERROR, "run", *files, "--out", out, "--lse", out)
+    for other in (out, tmp_path / "." / ".." / tmp_path.name / out.name):
+        assert "two results would go to" in fail(USAGE_ERROR, "run", *files, "--out", out, "--lse", other)
+    assert "not in range 0 to 2147483647" in fail(USAGE_ERROR, "run", *files, "--out", out, "--threads", "-1")
     assert "drop --k" in fail(USAGE_ERROR, "run", *files, "--input", "x.safetensors", "--out", out)
     assert "'fp31' is not a type" in fail(USAGE_ERROR, "run", *files, "--out", out, "--out-dtype", "fp31")
     assert "'int8' is not a type" in fail(USAGE_ERROR, "bench", "--dtype", "int8")
