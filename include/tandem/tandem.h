@@ -16,9 +16,10 @@
  *     tandem_X_workspace  bytes and alignment of the scratch memory that the run needs. Tensors may have data == NULL.
  *     tandem_X            runs it.
  *
- * Every call returns a tandem_status. On an error nothing was written, and tandem_last_error() is one sentence that
- * names the argument, what was found and what is allowed. A struct that is all zero but for struct_size and its tensors
- * asks for plain attention: zero is the default of every option.
+ * Every call returns a tandem_status. On an error nothing was written (but for TANDEM_OUT_OF_MEMORY and
+ * TANDEM_DEVICE_ERROR during the run, after which the outputs may hold anything), and tandem_last_error() is one
+ * sentence that names the argument, what was found and what is allowed. A struct that is all zero but for struct_size
+ * and its tensors asks for plain attention: zero is the default of every option.
  *
  * ABI: struct_size comes first and fields are only ever added at the end of the parameter structs. A caller built
  * against an older header works unchanged; a caller built against a newer one works as long as the bytes that this
@@ -118,7 +119,8 @@ typedef struct tandem_execution {
   void* workspace; /* scratch memory on `device`; may be NULL if tandem_X_workspace says 0 bytes */
   uint64_t workspace_bytes;
   int32_t backend;       /* TANDEM_BACKEND_...; forcing one that cannot serve is an error */
-  int32_t num_threads;   /* CPU threads of this call; 0: OpenMP's default. Does not change any bit of the result */
+  int32_t num_threads;   /* CPU threads of this call, at most 256 of which run; 0: OpenMP's default. Does not change any
+                            bit of the result */
   int32_t sm_margin;     /* CUDA: SMs left free for other work; 0 elsewhere */
   int32_t needs_grad;    /* 1: the forward refuses what the backward cannot do [13] */
   int32_t deterministic; /* 1: the backward's results are bitwise equal on every run, or it refuses [12] */

@@ -24,7 +24,7 @@ std::atomic<bool> in_forked_child{false};
 
 int resolve_num_threads(int requested) {
   if (in_forked_child.load(std::memory_order_relaxed)) return 1;
-  return std::max(1, requested > 0 ? requested : omp_get_max_threads());
+  return std::clamp(requested > 0 ? requested : omp_get_max_threads(), 1, kMaxThreads);
 }
 
 void run_parallel(int num_threads, int64_t count, void (*body)(void* context, int64_t index, int thread),

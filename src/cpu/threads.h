@@ -6,9 +6,13 @@
 // The CPU backend's only contact with OpenMP.
 namespace tandem {
 
-// How many threads a call that asks for `requested` gets: 0 means OpenMP's default. 1 in a forked child: OpenMP
-// runtimes do not survive fork(), and a child that entered a parallel region would wait for threads that it does not
-// have.
+// The most threads of one call. HAZARD: an OpenMP runtime that cannot create a thread ends the process, so a number
+// that no system can serve must not reach it. A constant, so that the workspace and the run always agree.
+constexpr int kMaxThreads = 256;
+
+// How many threads a call that asks for `requested` gets, at most kMaxThreads: 0 means OpenMP's default. 1 in a forked
+// child: OpenMP runtimes do not survive fork(), and a child that entered a parallel region would wait for threads that
+// it does not have.
 int resolve_num_threads(int requested);
 
 // Calls body(context, index, thread) once for each index in [0, count), thread being in [0, num_threads). Indices are

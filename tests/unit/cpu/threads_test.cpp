@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <limits>
 #include <vector>
 
 namespace tandem {
@@ -14,6 +15,9 @@ namespace {
 TEST(Threads, ResolveTheRequest) {
   EXPECT_EQ(resolve_num_threads(3), 3);
   EXPECT_EQ(resolve_num_threads(0), omp_get_max_threads());
+  EXPECT_EQ(resolve_num_threads(kMaxThreads), kMaxThreads);
+  EXPECT_EQ(resolve_num_threads(kMaxThreads + 1), kMaxThreads);
+  EXPECT_EQ(resolve_num_threads(std::numeric_limits<int>::max()), kMaxThreads);
 }
 
 TEST(Threads, EveryIndexRunsOnce) {

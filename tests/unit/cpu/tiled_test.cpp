@@ -194,7 +194,7 @@ TEST(Tiled, BackwardHasTheSameBitsBothWaysAndForEveryNumberOfThreads) {
     Case one{1, 1100, 1300, 4, 2, 40, 24, causal, 1};
     one.fill(7);
     run_both(one);
-    for (const int threads : {2, 5}) {
+    for (const int threads : {2, 5, std::numeric_limits<int>::max()}) {
       Case many = one;
       many.num_threads = threads;
       many.fill(7);
