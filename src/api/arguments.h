@@ -16,16 +16,29 @@ namespace tandem {
 // Larger than any struct will ever be; a struct_size beyond it was never set.
 constexpr uint64_t kMaxStructBytes = 1 << 16;
 
+// sizeof when the struct was first published, which callers may still pass. Frozen: fields are added behind it.
+template <class Params>
+inline constexpr uint64_t kFirstBytes = 0;
+template <>
+inline constexpr uint64_t kFirstBytes<tandem_forward_params> = 1584;
+template <>
+inline constexpr uint64_t kFirstBytes<tandem_varlen_forward_params> = 1824;
+template <>
+inline constexpr uint64_t kFirstBytes<tandem_backward_params> = 1920;
+template <>
+inline constexpr uint64_t kFirstBytes<tandem_varlen_backward_params> = 2160;
+template <>
+inline constexpr uint64_t kFirstBytes<tandem_merge_params> = 624;
+
 // Copies the caller's struct, of whatever age, into the form this library knows. Bytes that the caller lacks are zero;
 // bytes that the library does not know must be.
 template <class Params>
 Status read_struct(const Params* params, Params* copy) {
-  // The first published size; when fields are added, keep it here beside sizeof(Params).
-  constexpr uint64_t kFirstBytes = sizeof(Params);
+  static_assert(0 < kFirstBytes<Params> && kFirstBytes<Params> <= sizeof(Params));
   if (params == nullptr) return Status::invalid_argument("params is NULL; it must point to a parameter struct");
   uint64_t bytes;
   std::memcpy(&bytes, params, sizeof bytes);
-  if (bytes < kFirstBytes || bytes > kMaxStructBytes) {
+  if (bytes < kFirstBytes<Params> || bytes > kMaxStructBytes) {
     return Status::invalid_argument(concat("struct_size is ", bytes, "; it must be the sizeof of the struct, which is ",
                                            sizeof(Params), " in version ", TANDEM_VERSION_MAJOR, ".",
                                            TANDEM_VERSION_MINOR, ".", TANDEM_VERSION_PATCH));

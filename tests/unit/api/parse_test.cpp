@@ -26,6 +26,51 @@ MergeProblem parsed(const MergeParams& params) {
   return problem;
 }
 
+// A parameter struct to which a later version has added a field.
+struct Grown {
+  uint64_t struct_size;
+  int64_t old_option;
+  int64_t new_option;
+};
+
+}  // namespace
+
+template <>
+inline constexpr uint64_t kFirstBytes<Grown> = 16;
+
+namespace {
+
+TEST(ReadStruct, CallersWithTheFirstSizeAskForZeroInWhatCameLater) {
+  const Grown asked{16, 5, 7};  // to this caller the last bytes are something else
+  Grown copy;
+  ASSERT_TRUE(read_struct(&asked, &copy).is_ok());
+  EXPECT_EQ(copy.old_option, 5);
+  EXPECT_EQ(copy.new_option, 0);
+  const Grown now{sizeof(Grown), 5, 7};
+  ASSERT_TRUE(read_struct(&now, &copy).is_ok());
+  EXPECT_EQ(copy.new_option, 7);
+  const Grown truncated{15, 5, 7};
+  EXPECT_FALSE(read_struct(&truncated, &copy).is_ok());
+}
+
+template <class Params>
+void expect_first_size_works(uint64_t first_bytes) {
+  Params params = valid_attention<Params>();
+  params.struct_size = first_bytes;
+  EXPECT_EQ(detail::calls_of(params).check(&params), TANDEM_OK) << tandem_last_error();
+}
+
+// The sizes that version 0.1.0 published.
+TEST(ReadStruct, TheFirstSizesOfTheAbiWork) {
+  expect_first_size_works<ForwardParams>(1584);
+  expect_first_size_works<VarlenForwardParams>(1824);
+  expect_first_size_works<BackwardParams>(1920);
+  expect_first_size_works<VarlenBackwardParams>(2160);
+  MergeParams merge = valid_merge();
+  merge.struct_size = 624;
+  EXPECT_EQ(detail::calls_of(merge).check(&merge), TANDEM_OK) << tandem_last_error();
+}
+
 TEST(Parse, DenseSizesAndStrides) {
   ForwardParams params = valid_attention<ForwardParams>();
   params.lse = view(nullptr, kFp32, {2, 4, 5}, {100, 1, 4});
