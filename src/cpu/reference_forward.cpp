@@ -32,15 +32,16 @@ double attend(const AttentionProblem& problem, const RowMask& mask, double sink,
     scores.push_back(score(problem, q, k.row(j)));
     row_max = std::fmax(row_max, scores.back());
   }
-  if (keys.empty()) return sink;  // -inf without a sink [5]
-
-  double row_sum = std::exp(sink - row_max);
-  for (double s : scores) row_sum += std::exp(s - row_max);
+  const double base = row_max == -kInfinity ? 0 : row_max;  // -inf - -inf would be NaN
+  double key_sum = 0;
+  for (double s : scores) key_sum += std::exp(s - base);
+  if (key_sum == 0) return sink;  // no key counts: -inf without a sink [5]
+  const double row_sum = key_sum + std::exp(sink - base);
   for (size_t n = 0; n < keys.size(); ++n) {
-    const double p = std::exp(scores[n] - row_max) / row_sum;
+    const double p = std::exp(scores[n] - base) / row_sum;
     for (int64_t c = 0; c < problem.headdim_v; ++c) out[c] += p * v.row(keys[n])[c];
   }
-  return row_max + std::log(row_sum);
+  return base + std::log(row_sum);
 }
 
 void run_head(const AttentionProblem& problem, const SequenceSpan& span, int64_t b, int64_t h, const Matrix& k,

@@ -210,6 +210,26 @@ TEST_P(Contract, Contract05_EmptyRowsWithSinkHaveItsLse) {
   EXPECT_NEAR(results.dsink[0], 6, 1e-5);  // d lse / d sink = 1 in both empty rows; row 2 has no gradient
 }
 
+// The definition's denominator is 0 there, as for a row that sees no key.
+TEST_P(Contract, Contract05_RowsWhoseScoresAreAllMinusInfinityAreEmpty) {
+  Problem problem = dense_problem(1, 2, 3, 1, 1, 1);
+  Inputs inputs = constant_inputs(problem, 1, -kInfinity, 3, 1);
+  const Results results = both(problem, inputs);
+  for (const std::vector<double>* zeros : {&results.out, &results.dq, &results.dk, &results.dv}) expect_all(*zeros, 0);
+  expect_all(results.lse, -kInfinity);
+  problem.sink = {1.25};
+  const Results with_sink = forward(problem, inputs);
+  expect_all(with_sink.out, 0);
+  expect_all(with_sink.lse, 1.25);
+  problem.sink.clear();
+  inputs.k[1] = 0;
+  const Results one_key = forward(problem, inputs);
+  expect_all(one_key.out, 3);
+  expect_all(one_key.lse, 0);
+  inputs.k[1] = kNan;
+  for (double lse : forward(problem, inputs).lse) EXPECT_TRUE(std::isnan(lse));
+}
+
 TEST_P(Contract, Contract05_NothingToDoIsLegal) {
   for (bool causal : {false, true}) {
     for (Problem problem :
