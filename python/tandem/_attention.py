@@ -73,7 +73,7 @@ def attention(
         return_lse: also return the log-sum-exp.
         out: array to write the result to; it is returned.
         out_dtype: dtype of a new result: that of q (default; bfloat16 for fp8 q), or float32 for 16-bit and fp8 q.
-        backend: "tiled", "reference" or "sm90"; None: the environment variable TANDEM_BACKEND, else the best.
+        backend: "tiled", "reference" or "sm90"; None or "auto": the environment variable TANDEM_BACKEND, else the best.
         num_threads: CPU threads of this call; None: OpenMP's default. Changes no bit of the result [12].
         checked: validate lengths and intervals by value before running [13].
 

@@ -19,6 +19,7 @@ Alignment = Literal["bottom-right", "top-left"]
 
 _BACKENDS = (_core.BACKEND_REFERENCE, _core.BACKEND_TILED, _core.BACKEND_SM90)
 BACKEND_NUMBERS = {_core.backend_name(number): number for number in _BACKENDS}
+BACKEND_CHOICES = {_core.backend_name(_core.BACKEND_AUTO): _core.BACKEND_AUTO, **BACKEND_NUMBERS}
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -62,9 +63,9 @@ def read_options(**given: object) -> dict[str, Any]:
 def _backend(name: str, value: object) -> int:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string or None, not {type(value).__name__}")
-    if value not in BACKEND_NUMBERS:
-        raise InvalidArgumentError(f"{name} is {value!r}; allowed: {', '.join(map(repr, BACKEND_NUMBERS))}")
-    return BACKEND_NUMBERS[value]
+    if value not in BACKEND_CHOICES:
+        raise InvalidArgumentError(f"{name} is {value!r}; allowed: {', '.join(map(repr, BACKEND_CHOICES))}")
+    return BACKEND_CHOICES[value]
 
 
 def _integer(name: str, value: object) -> int:

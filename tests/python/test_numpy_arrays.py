@@ -317,7 +317,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "softcap is negative": ({"softcap": -1.0}, ValueError, "softcap"),
     "softcap is None": ({"softcap": None}, TypeError, "softcap must be a number, not NoneType"),
     "alignment": ({"alignment": "top"}, ValueError, "alignment is 'top'; allowed: 'bottom-right', 'top-left'"),
-    "backend unknown": ({"backend": "fast"}, ValueError, "backend is 'fast'; allowed: 'reference', 'tiled', 'sm90'"),
+    "backend unknown": (
+        {"backend": "fast"},
+        ValueError,
+        "backend is 'fast'; allowed: 'auto', 'reference', 'tiled', 'sm90'",
+    ),
     "backend is an int": ({"backend": 2}, TypeError, "backend must be a string or None, not int"),
     "threads": ({"num_threads": -1}, ValueError, "num_threads is -1; allowed: 0 to"),
     "out_dtype": ({"out_dtype": "float31"}, TypeError, "out_dtype must be a dtype or its name, not 'float31'"),

@@ -73,6 +73,11 @@ def test_C103_no_gpu_is_said_in_a_sentence() -> None:
     assert len(sm90["description"].split()) > 3
 
 
+def test_backend_auto_is_the_default() -> None:
+    arrays = inputs(3)
+    np.testing.assert_array_equal(tandem.attention(*arrays, backend="auto"), tandem.attention(*arrays))
+
+
 def test_the_environment_forces_a_backend() -> None:
     code = "import os; os.environ['TANDEM_BACKEND'] = {!r}; import tandem; print(tandem.info()['default'])"
     assert run_python(code.format("reference")).strip() == "reference"
