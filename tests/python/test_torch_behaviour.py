@@ -83,7 +83,7 @@ def test_forward_mode_derivatives_and_functorch_are_refused_not_wrong() -> None:
         with pytest.raises(tandem.UnsupportedError, match="forward-mode"):
             tt.merge(dual[None], torch.zeros(1, 2, 4, 5, dtype=torch.float64))
     for transform in (torch.func.grad, lambda f: lambda x: torch.func.jvp(f, (x,), (x,))):
-        with pytest.raises(RuntimeError, match="setup_context"):
+        with pytest.raises(tandem.UnsupportedError, match=r"torch\.func"):
             transform(lambda x: tt.attention(x, k, v).sum())(q)
 
 
@@ -91,9 +91,10 @@ def test_forward_mode_derivatives_and_functorch_are_refused_not_wrong() -> None:
     ("options", "words"),
     [
         ({"alignment": "left"}, "alignment is 'left'"),
-        ({"backend": "cudnn"}, "backend is 'cudnn'.*'tiled'"),
+        ({"backend": "cudnn"}, "backend is 'cudnn'.*'auto'.*'tiled'"),
         ({"backend": "sm90"}, "sm90"),
         ({"window": (-1, -3)}, "window"),
+        ({"out_dtype": torch.float32}, r"out\.dtype is fp32 but q\.dtype is fp64"),
         ({"lo": torch.zeros(2, 4, 5, dtype=torch.int64)}, "lo has dtype torch.int64"),
     ],
 )
@@ -126,6 +127,34 @@ def test_a_wrong_number_of_axes_is_named(name: str, axes: int) -> None:
     tensors = dict(zip("qkv", inputs(), strict=True))
     with pytest.raises(tandem.InvalidArgumentError, match=rf"{name} has shape \(.*it needs 4 axes \(batch, seqlen"):
         tt.attention(**{**tensors, name: torch.zeros((2,) * axes, dtype=torch.float64)})
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("axes", [0, 1, 2, 4])
+def test_a_wrong_number_of_packed_axes_is_named(name: str, axes: int) -> None:
+    tensors = {each: torch.zeros(2, 2, 2) for each in "qkv"}
+    tensors[name] = torch.zeros((2,) * axes)
+    cu_seqlens = torch.tensor([0, 2], dtype=torch.int32)
+    with pytest.raises(
+        tandem.InvalidArgumentError, match=rf"{name} has shape \(.*it needs 3 axes \(total rows, nheads"
+    ):
+        tt.attention_varlen(**tensors, cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens)
+
+
+def test_out_dtype_is_a_torch_dtype() -> None:
+    with pytest.raises(TypeError, match=r"out_dtype must be a torch\.dtype or None, not str"):
+        tt.attention(*inputs(), out_dtype="float32")
+
+
+def test_results_of_fp8_are_bf16_or_of_out_dtype() -> None:
+    q, k, v = (t.detach().to(torch.float8_e4m3fn).to("meta") for t in inputs())
+    assert tt.attention(q, k, v).dtype == torch.bfloat16
+    assert tt.attention(q, k, v, out_dtype=torch.float32).dtype == torch.float32
+
+
+def test_backend_auto_is_the_default() -> None:
+    q, k, v = inputs()
+    assert torch.equal(tt.attention(q, k, v, backend="auto"), tt.attention(q, k, v))
 
 
 def test_deterministic_follows_torch() -> None:

@@ -95,6 +95,25 @@ def test_C95_opcheck_varlen() -> None:
     torch.library.opcheck(torch.ops.tandem.attention_varlen_backward.default, tensors, options)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_C95_opcheck_out_dtype(packed: bool) -> None:
+    """16-bit inputs, results and their gradients in fp32."""
+    shape = (9, 2, 8) if packed else (2, 5, 2, 8)
+    q, k, v = (torch.randn(shape, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    others = [*[None] * 5, *([offsets(4, 5)] * 2 if packed else [])]
+    options = {**OPTIONS, **({"max_seqlen_q": 5, "max_seqlen_k": 5} if packed else {})}
+    name = "attention_varlen" if packed else "attention"
+    op, backward = (getattr(torch.ops.tandem, each).default for each in (name, f"{name}_backward"))
+    # rtol: eager and compiled gradients are rounded to bf16
+    torch.library.opcheck(
+        op, (q, k, v, *others), {**options, "needs_grad": True, "out_dtype": torch.float32}, rtol=1e-2, atol=1e-2
+    )
+    out, lse = (t.detach() for t in op(q, k, v, *others, **options, needs_grad=True, out_dtype=torch.float32))
+    assert out.dtype == torch.float32
+    tensors = (torch.randn_like(out), None, out, lse, *(t.detach() for t in (q, k, v)), *others)
+    torch.library.opcheck(backward, tensors, options)
+
+
 def test_C95_opcheck_merge() -> None:
     parts = torch.randn(3, 2, 5, 2, 8, requires_grad=True), torch.randn(3, 2, 2, 5, requires_grad=True)
     for sink in (None, torch.randn(2, requires_grad=True)):
@@ -170,6 +189,16 @@ def test_compiled_autocast() -> None:
     tensors = inputs(20)
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     assert compiled(*tensors).dtype == torch.bfloat16
+    assert_same_bits(results(compiled, *tensors), results(function, *tensors))
+
+
+def test_compiled_out_dtype() -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return tt.attention(q, k, v, causal=True, deterministic=True, out_dtype=torch.float32)
+
+    tensors = inputs(20, dtype=torch.bfloat16)
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    assert compiled(*tensors).dtype == torch.float32
     assert_same_bits(results(compiled, *tensors), results(function, *tensors))
 
 

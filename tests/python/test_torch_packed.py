@@ -128,3 +128,31 @@ def test_C69_gradients_through_merge_equal_the_unsplit_ones(with_sink: bool) -> 
     to = (q, k, v) if sink is None else (q, k, v, sink)
     for got, right in zip(gradients(merged, to, tangents), gradients(whole, to, tangents), strict=True):
         torch.testing.assert_close(got, right)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_C69_parts_in_fp32_of_16_bit_inputs(packed: bool) -> None:
+    """Ring attention: only the inputs and the gradients are rounded to bf16, as in one call."""
+    q, k, v = inputs(batch=1, rows=8, keys=9, headdim_v=16, dtype=torch.bfloat16)
+    exact = tuple(t.detach().double().requires_grad_() for t in (q, k, v))
+
+    def attend(start: int, stop: int) -> tuple[Tensor, Tensor]:
+        part = k[:, start:stop], v[:, start:stop]
+        if not packed:
+            return tt.attention(q, *part, return_lse=True, out_dtype=torch.float32)
+        cu_k = offsets(stop - start)
+        flat = (t[0] for t in (q, *part))
+        out, lse = tt.attention_varlen(*flat, offsets(8), cu_k, return_lse=True, out_dtype=torch.float32)
+        return out[None], lse[None]
+
+    parts = [attend(start, start + 3) for start in (0, 3, 6)]
+    assert all(out.dtype == torch.float32 for out, _ in parts)
+    merged = tt.merge([out for out, _ in parts], [lse for _, lse in parts])
+    whole = definition.attention(*exact, definition.visible(8, 9))
+    torch.testing.assert_close(merged[0].double(), whole[0], rtol=1e-5, atol=1e-5)  # a bf16 result is off by 4e-3
+    torch.testing.assert_close(merged[1].double(), whole[1], rtol=1e-5, atol=1e-5)
+    dout = torch.randn_like(whole[0])
+    got = gradients(merged[0], (q, k, v), (dout.float(),))
+    for gradient, right in zip(got, gradients(whole[0], exact, (dout,)), strict=True):
+        assert gradient.dtype == torch.bfloat16
+        torch.testing.assert_close(gradient.double(), right, rtol=3 * 2**-8, atol=3 * 2**-8)

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from tandem import _core
 from tandem._call import DENSE_AXES, PACKED_AXES
-from tandem._options import BACKEND_NUMBERS
+from tandem._options import BACKEND_CHOICES
 from tandem.errors import InvalidArgumentError, UnsupportedError
 from tandem.torch import _ops
 from tandem.torch._run import FP8
@@ -64,6 +64,7 @@ def attention(
     alignment: Alignment = "bottom-right",
     deterministic: bool = False,
     return_lse: bool = False,
+    out_dtype: torch.dtype | None = None,
     backend: str | None = None,
     num_threads: int | None = None,
     sm_margin: int = 0,
@@ -88,13 +89,16 @@ def attention(
         deterministic: gradients are bitwise equal on every run, or the call refuses; also set by
             ``torch.use_deterministic_algorithms(True)``.
         return_lse: return (out, lse).
-        backend: "reference", "tiled" or "sm90"; None: the best for the device. One that cannot serve is an error.
+        out_dtype: dtype of out: that of q (default; bfloat16 for fp8 q), or float32 for 16-bit and fp8 q, so that
+            :func:`merge` joins parts that have not been rounded. The gradient of out has it too.
+        backend: "reference", "tiled" or "sm90"; None or "auto": the environment variable TANDEM_BACKEND, else the best
+            for the device. One that cannot serve is an error.
         num_threads: CPU threads; None: ``torch.get_num_threads()``. Changes no bit of the result.
         sm_margin: CUDA: SMs left free for other work.
         checked: validate lengths and intervals by value.
 
     Returns:
-        out (batch, seqlen_q, nheads_q, headdim_v) of q's type (bf16 for fp8), contiguous; with ``return_lse`` also the
+        out (batch, seqlen_q, nheads_q, headdim_v) of ``out_dtype``, contiguous; with ``return_lse`` also the
         natural-log LSE (batch, nheads_q, seqlen_q), fp32 (fp64 for fp64 q). A row that sees no key has out 0, LSE -inf.
 
     Raises:
@@ -105,7 +109,7 @@ def attention(
         sm_margin, checked,
     )  # fmt: skip
     others = {"sink": sink, "lo": lo, "hi": hi, "seqused_q": seqused_q, "seqused_k": seqused_k}
-    return _call(_ops.attention, q, k, v, others, options, return_lse)
+    return _call(_ops.attention, q, k, v, others, options, return_lse, out_dtype)
 
 
 @overload
@@ -152,6 +156,7 @@ def attention_varlen(
     alignment: Alignment = "bottom-right",
     deterministic: bool = False,
     return_lse: bool = False,
+    out_dtype: torch.dtype | None = None,
     backend: str | None = None,
     num_threads: int | None = None,
     sm_margin: int = 0,
@@ -190,7 +195,7 @@ def attention_varlen(
         "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k,
     }
-    return _call(_ops.attention_varlen, q, k, v, others, options, return_lse)
+    return _call(_ops.attention_varlen, q, k, v, others, options, return_lse, out_dtype)
 
 
 def merge(
@@ -232,8 +237,8 @@ def _options(
     """The public options as the ops' keyword-only arguments."""
     if alignment not in _ALIGNMENTS:
         raise InvalidArgumentError(f"alignment is {alignment!r}; allowed: {', '.join(map(repr, _ALIGNMENTS))}")
-    if backend is not None and backend not in BACKEND_NUMBERS:
-        raise InvalidArgumentError(f"backend is {backend!r}; allowed: None, {', '.join(map(repr, BACKEND_NUMBERS))}")
+    if backend is not None and backend not in BACKEND_CHOICES:
+        raise InvalidArgumentError(f"backend is {backend!r}; allowed: None, {', '.join(map(repr, BACKEND_CHOICES))}")
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise TypeError(f"window must be a (left, right) pair of ints, -1 for an open side, not {window!r}")
     left, right = window
@@ -246,7 +251,7 @@ def _options(
         "softcap": softcap,
         "deterministic": deterministic or torch.are_deterministic_algorithms_enabled(),
         "checked": checked,
-        "backend": _core.BACKEND_AUTO if backend is None else BACKEND_NUMBERS[backend],
+        "backend": _core.BACKEND_AUTO if backend is None else BACKEND_CHOICES[backend],
         "num_threads": num_threads or 0,
         "sm_margin": sm_margin,
     }
@@ -266,7 +271,10 @@ def _call(
     others: dict[str, Tensor | None],
     options: dict[str, Any],
     return_lse: bool,
+    out_dtype: torch.dtype | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise TypeError(f"out_dtype must be a torch.dtype or None, not {type(out_dtype).__name__}")
     _require_one_device("q", q, k=k, v=v, **others)
     _require_axes(DENSE_AXES if op is _ops.attention else PACKED_AXES, q=q, k=k, v=v)
     q, k, v = _autocast(q, k, v)
@@ -276,10 +284,10 @@ def _call(
     sink = others["sink"]
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, sink))
     if torch.compiler.is_compiling() or _ops.differentiated(q, k, v, sink):
-        out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad)
+        out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad, out_dtype=out_dtype)
     else:
         with torch._C._AutoDispatchBelowAutograd():  # PERF: spares a small call a third of its time
-            out, lse = op(q, k, v, **others, **options, needs_grad=False)
+            out, lse = op(q, k, v, **others, **options, needs_grad=False, out_dtype=out_dtype)
     if out.shape[-1] != headdim_v:
         out = out[..., :headdim_v]
     return (out, lse) if return_lse else out

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tandem.errors import UnsupportedError
 from tandem.torch import _merge
 from tandem.torch._run import FP8, readable, run
 
@@ -23,6 +24,8 @@ _OPTIONS = (
     "bool deterministic, bool checked, int backend, int num_threads, int sm_margin"
 )
 _PACKED_OPTIONS = ", SymInt max_seqlen_q, SymInt max_seqlen_k"
+_FORWARD_OPTIONS = ", bool needs_grad, ScalarType? out_dtype=None"
+_FORWARD_ONLY = ("needs_grad", "out_dtype")
 
 _library = torch.library.Library("tandem", "DEF")
 
@@ -30,9 +33,11 @@ _library = torch.library.Library("tandem", "DEF")
 # ------------------------------------------------------------------------------------------------------------- forward
 
 
-def _empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _empty_results(q: Tensor, v: Tensor, out_dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
     """out (..., nheads_q, headdim_v) and lse (batch, nheads_q, seqlen_q), packed (nheads_q, total_q)."""
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=torch.bfloat16 if q.dtype in FP8 else q.dtype)
+    if out_dtype is None:
+        out_dtype = torch.bfloat16 if q.dtype in FP8 else q.dtype
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=out_dtype)
     *batch, rows, heads = q.shape[:-1]
     lse = q.new_empty((*batch, heads, rows), dtype=_lse_dtype(q))
     return out, lse
@@ -53,9 +58,11 @@ def _forward(
     seqused_k: Tensor | None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    out, lse = _empty_results(q, v)
+    out, lse = _empty_results(q, v, out_dtype)
     tensors = {
         "q": readable(q),
         "k": readable(k),
@@ -74,8 +81,10 @@ def _forward(
     return out, lse
 
 
-def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
-    return _empty_results(q, v)
+def _forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, *others: Tensor | None, out_dtype: torch.dtype | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    return _empty_results(q, v, out_dtype)
 
 
 # ------------------------------------------------------------------------------------------------------------ backward
@@ -158,7 +167,7 @@ class _Attention(torch.autograd.Function):
             out, lse = forward_op(*inputs, **options)
         ctx.save_for_backward(out, lse, *inputs)
         ctx.backward_op = backward_op
-        ctx.options = {name: value for name, value in options.items() if name != "needs_grad"}
+        ctx.options = {name: value for name, value in options.items() if name not in _FORWARD_ONLY}
         ctx.set_materialize_grads(False)  # None tells an unused lse from one whose gradient is 0
         return out, lse
 
@@ -195,6 +204,14 @@ def differentiated(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def _refuse_functorch() -> None:
+    if torch._C._are_functorch_transforms_active():
+        raise UnsupportedError(
+            "tandem.torch.attention has no derivative under the transforms of torch.func (grad, jvp, vjp, vmap of what "
+            "requires a gradient); torch.autograd.grad and backward() have one"
+        )
+
+
 # -------------------------------------------------------------------------------------------------------- registration
 
 
@@ -208,7 +225,7 @@ def _define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
 
 def _define_attention(name: str, inputs: str, options: str) -> Any:
     forward_op = _define(
-        name, f"({inputs}, *, {options}, bool needs_grad) -> (Tensor, Tensor)", _forward, _forward_fake
+        name, f"({inputs}, *, {options}{_FORWARD_OPTIONS}) -> (Tensor, Tensor)", _forward, _forward_fake
     )
     backward_op = _define(
         f"{name}_backward",
@@ -220,12 +237,14 @@ def _define_attention(name: str, inputs: str, options: str) -> Any:
 
     def forward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
         if differentiated(*tensors):
+            _refuse_functorch()
             return _Attention.apply(forward_op, backward_op, options, *tensors)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():
             return forward_op(*tensors, **options)
 
     def backward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
         if differentiated(*tensors):
+            _refuse_functorch()
             return _Gradients.apply(backward_op, options, *tensors)  # type: ignore[no-untyped-call]
         with torch._C._AutoDispatchBelowAutograd():
             return backward_op(*tensors, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from tandem._options import Alignment
@@ -25,6 +26,7 @@ class AttentionOptions(TypedDict, total=False):
     seqused_k: Tensor | None
     alignment: Alignment
     deterministic: bool
+    out_dtype: torch.dtype | None
     backend: str | None
     num_threads: int | None
     sm_margin: int
