@@ -244,9 +244,11 @@ def test_C93_arrays_on_a_gpu_are_refused_in_words_without_one() -> None:
     available, reason = _core.backend_available(_core.BACKEND_SM90, (_core.CUDA, 0))
     if available:
         pytest.skip("a GPU is here; this is about machines without one")
+    without_cuda = "is not part of this library" in reason
     with pytest.raises(tandem.TandemError) as caught:
         tandem.attention(x, x, x)
-    assert str(caught.value) == reason
+    # A call that names no backend is told what it lacks: the build, or else what the backend says of the machine.
+    assert "built without a backend for it" in str(caught.value) if without_cuda else str(caught.value) == reason
 
 
 class FakeGpuArray(Exporter):
