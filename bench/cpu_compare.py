@@ -3,9 +3,9 @@
     python bench/cpu_compare.py --library build/libtandem.so --output bench/results/cpu.jsonl
 
 Each round times every library once, in an order that rotates; the figures are medians over the rounds. Both run with
-the same number of threads on the same random values, each in the memory layout it likes best: Tandem (batch, seqlen,
-heads, headdim), PyTorch (batch, heads, seqlen, headdim). A pause before each timed call lets the other library's idle
-threads stop spinning: each OpenMP runtime has its own pool.
+the same number of threads on the same tensors in memory, of which each gets a view with its own order of axes. Memory
+"bshd" is (batch, seqlen, heads, headdim), as a model's projections give it; "bhsd" is (batch, heads, seqlen, headdim).
+A pause before each timed call lets the other library's idle threads stop spinning.
 """
 
 from __future__ import annotations
@@ -142,16 +142,21 @@ def make_calls(case: dict[str, Any], tandem: Tandem) -> dict[str, dict[str, Call
     causal = case["mask"] == "causal"
     shape = (case["batch"], case["seqlen_q"], case["nheads_q"], case["headdim"])
     torch.manual_seed(0)
-    q, k, v, dout = (torch.randn(shape).to(dtype) for _ in range(4))
-    out, dq, dk, dv = (torch.empty_like(q) for _ in range(4))
+
+    def tensor() -> torch.Tensor:
+        values = torch.randn(shape).to(dtype)
+        return values.transpose(1, 2).contiguous().transpose(1, 2) if case["memory"] == "bhsd" else values
+
+    q, k, v, dout = (tensor() for _ in range(4))
+    out, dq, dk, dv = (torch.empty_like(q) for _ in range(4))  # of the same strides
     lse = torch.empty(shape[0], shape[2], shape[1])
     forward = tandem.prepared_call("forward", causal, q=q, k=k, v=v, out=out, lse=lse)
     backward = tandem.prepared_call("backward", causal, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
     forward()
     backward()
 
-    torch_q, torch_k, torch_v = (x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v))
-    torch_dout = dout.transpose(1, 2).contiguous()
+    torch_q, torch_k, torch_v = (x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v))
+    torch_dout = dout.transpose(1, 2)
     attention = torch.nn.functional.scaled_dot_product_attention
 
     def torch_forward() -> torch.Tensor:
@@ -220,6 +225,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--pause-ms", type=float, default=20)
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["fp32", "bf16"])
     parser.add_argument("--masks", nargs="+", choices=["none", "causal"], default=["none", "causal"])
+    parser.add_argument("--memory", nargs="+", choices=["bshd", "bhsd"], default=["bshd", "bhsd"])
     parser.add_argument("--operations", nargs="+", choices=["forward", "backward"], default=["forward", "backward"])
     parser.add_argument(
         "--shapes", nargs="+", type=parse_shape, default=[(1, 4096, 16, 64), (1, 4096, 8, 128)],
@@ -240,13 +246,18 @@ def main() -> None:
         "driver": f"torch {torch.__version__}, {arguments.threads} threads",
     }
     print(f"{common['gpu']}, {common['driver']}, commit {common['commit']}")
-    print(f"{'op':9} {'dtype':5} {'shape':18} {'mask':7} {'tandem ms':>10} {'torch ms':>10} {'ratio':>6} {'GFLOPS':>7}")
+    print(
+        f"{'op':9} {'dtype':5} {'shape':18} {'mask':7} {'memory':6} {'tandem ms':>10} {'torch ms':>10} {'ratio':>6}",
+        end="",
+    )
+    print(f" {'GFLOPS':>7}")
     cases = [
         {
             "dtype": dtype, "headdim": shape[3], "headdim_v": shape[3], "mask": mask, "batch": shape[0],
-            "seqlen_q": shape[1], "seqlen_k": shape[1], "nheads_q": shape[2], "nheads_k": shape[2],
+            "seqlen_q": shape[1], "seqlen_k": shape[1], "nheads_q": shape[2], "nheads_k": shape[2], "memory": memory,
         }
-        for dtype in arguments.dtypes for shape in arguments.shapes for mask in arguments.masks
+        for dtype in arguments.dtypes for shape in arguments.shapes
+        for memory in arguments.memory for mask in arguments.masks
     ]  # fmt: skip
     for case in cases:
         calls = make_calls(case, tandem)
@@ -268,7 +279,7 @@ def report(
     # Ratio of the rounds' own pairs: what else ran on the machine then slowed down both.
     ratio = statistics.median(theirs / ours for ours, theirs in zip(times["tandem"], times["torch"], strict=True))
     print(
-        f"{operation:9} {case['dtype']:5} {shape:18} {case['mask']:7} {medians['tandem']:10.2f}"
+        f"{operation:9} {case['dtype']:5} {shape:18} {case['mask']:7} {case['memory']:6} {medians['tandem']:10.2f}"
         f" {medians['torch']:10.2f} {ratio:6.2f} {work / medians['tandem'] / 1e6:7.0f}",
         flush=True,
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 END = "<!-- end of figures -->\n"
-CASE_FIELDS = ("dtype", "batch", "seqlen_q", "nheads_q", "headdim", "mask", "op")
+CASE_FIELDS = ("dtype", "batch", "seqlen_q", "nheads_q", "headdim", "memory", "mask", "op")
 OPERATIONS = ("forward", "backward")
 
 Record = dict[str, Any]
@@ -44,16 +44,18 @@ def table(lines: list[str]) -> str:
     commits = {pair["tandem"]["commit"] for pair in pairs.values()}
     rows = [
         f"Milliseconds, medians, both libraries interleaved in one process ({'; '.join(sorted(machines))}; "
-        f"commit {', '.join(sorted(commits))}). Ratio: PyTorch's time over Tandem's. `./run bench` measures again.",
+        f"commit {', '.join(sorted(commits))}). Ratio: PyTorch's time over Tandem's. Both read the same memory: bshd is"
+        " (batch, seqlen, heads, headdim), bhsd has the heads outside. `./run bench` measures again.",
         "",
-        "| dtype | batch, seqlen, heads, headdim | mask | forward | PyTorch | ratio | backward | PyTorch | ratio |",
-        "| --- | --- | --- | --: | --: | --: | --: | --: | --: |",
+        "| dtype | batch, seqlen, heads, headdim | memory | mask "
+        "| forward | PyTorch | ratio | backward | PyTorch | ratio |",
+        "| --- | --- | --- | --- | --: | --: | --: | --: | --: | --: |",
     ]
     for case in dict.fromkeys(case[:-1] for case in pairs):
-        dtype, *shape, mask = case
+        dtype, *shape, memory, mask = case
         found = [pairs.get((*case, operation)) for operation in OPERATIONS]
         cells = [cell(pair) if pair else "| |" for pair in found]
-        rows.append(f"| {dtype} | {', '.join(map(str, shape))} | {mask} | {' | '.join(cells)} |")
+        rows.append(f"| {dtype} | {', '.join(map(str, shape))} | {memory} | {mask} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
 

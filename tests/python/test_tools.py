@@ -167,9 +167,9 @@ def test_case_table_is_filled_and_unknown_cases_are_reported() -> None:
 
 
 def record(run: str, operation: str, library: str, milliseconds: float) -> str:
-    case = {"dtype": "fp32", "batch": 1, "seqlen_q": 64, "nheads_q": 2, "headdim": 8, "mask": "none", "op": operation}
+    case = {"dtype": "fp32", "batch": 1, "seqlen_q": 64, "nheads_q": 2, "headdim": 8, "memory": "bshd", "mask": "none"}
     where = {"run": run, "gpu": "a CPU", "driver": "torch 1, 2 threads", "commit": "abc"}
-    return json.dumps({**case, **where, "library": library, "ms": milliseconds})
+    return json.dumps({**case, **where, "op": operation, "library": library, "ms": milliseconds})
 
 
 def test_figures_are_those_of_the_last_complete_run() -> None:
@@ -181,7 +181,7 @@ def test_figures_are_those_of_the_last_complete_run() -> None:
         record("cut short", "forward", "tandem", 9.0),
         "",
     ]
-    assert figures.table(lines).endswith("| fp32 | 1, 64, 2, 8 | none | 2.0 | 5.0 | 2.50 | | | |\n")
+    assert figures.table(lines).endswith("| fp32 | 1, 64, 2, 8 | bshd | none | 2.0 | 5.0 | 2.50 | | | |\n")
 
 
 def test_figures_replace_what_is_between_the_markers() -> None:
