@@ -25,9 +25,9 @@ class BackendTest : public ::testing::TestWithParam<int32_t> {
   }
   Results both(const Problem& problem, const Inputs& inputs) const { return run_both(problem, inputs, backend()); }
   // Forward and backward on random inputs, within the contract's tolerance.
-  void expect_correct(const Problem& problem, uint64_t seed, Tolerance tolerance = Tolerance::kFewElements) const {
+  void expect_correct(const Problem& problem, uint64_t seed) const {
     SCOPED_TRACE(describe(problem));
-    EXPECT_EQ(check_problem(problem, random_inputs(problem, seed), backend(), tolerance), "");
+    EXPECT_EQ(check_problem(problem, random_inputs(problem, seed), backend()), "");
   }
 };
 

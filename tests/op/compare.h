@@ -6,21 +6,15 @@
 
 namespace tandem::optest {
 
-// The contract's "at most 2x the error of plain attention" compares two maxima. In fp32 and fp64 plain attention
-// computes as well as anybody, only in another order, so that over a tensor of few elements the ratio is a matter of
-// luck: there kFewElements allows 4x. 16-bit types are always held to 2x.
-enum class Tolerance { kContract, kFewElements };
-
 // Empty if the results are within the contract's tolerance [16] of the oracle's, and exact where it demands that [5,
 // 8]; else a sentence. Gradients are compared if the results hold any.
 std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, const Results& results,
-                                const Results& oracle, Tolerance tolerance = Tolerance::kFewElements);
+                                const Results& oracle);
 
 // The oracle of a backend: for the reference, the tests' own dense attention; for all others, the reference in fp64.
 Results oracle_for(int32_t backend, const Problem& problem, const Inputs& inputs, bool gradients);
 
 // Runs forward and backward and compares: the whole check in one call. Empty: all is well.
-std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend,
-                          Tolerance tolerance = Tolerance::kFewElements);
+std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend);
 
 }  // namespace tandem::optest

@@ -286,10 +286,10 @@ TEST_P(Contract, Contract16_Accuracy) {
     for (int64_t headdim : {32, 64, 128}) {
       Problem problem = dense_problem(1, 100, 150, 2, 1, headdim, dtype);
       problem.causal = headdim != 64;
-      expect_correct(problem, 28, Tolerance::kContract);
+      expect_correct(problem, 28);
       if (dtype == TANDEM_BF16 || dtype == TANDEM_FP16) {
         problem.out_dtype = TANDEM_FP32;
-        expect_correct(problem, 29, Tolerance::kContract);
+        expect_correct(problem, 29);
       }
     }
   }

@@ -38,7 +38,8 @@ class Head {
       const Real lse = softmax(i);
       results.lse[static_cast<size_t>(problem_.lse_index(b_, h_, i))] = static_cast<double>(lse);
       Real* out = &out_[static_cast<size_t>(i * problem_.headdim_v)];
-      for (int64_t j = 0; j < span_.k_len; ++j) {
+      for (int64_t n = 0; n < span_.k_len; ++n) {
+        const int64_t j = nth(n, span_.k_len);
         if (mask_[at(i, j)]) add_scaled(out, p_[at(i, j)], &inputs_.v[v_index(j)], problem_.headdim_v);
       }
       for (int64_t c = 0; c < problem_.headdim_v; ++c) {
@@ -48,40 +49,29 @@ class Head {
     }
   }
 
-  // dV = P^T dO; dP = dO V^T; dS = P (dP - delta), times the slope of the cap; dQ = scale dS K; dK = scale dS^T Q.
-  void backward(Results& results) const {
-    Matrix dk(static_cast<size_t>(span_.k_len * problem_.headdim));
-    Matrix dv(static_cast<size_t>(span_.k_len * problem_.headdim_v));
-    for (int64_t i = 0; i < span_.q_len; ++i) {
+  // dV = P^T dO; dP = dO V^T; dS = P (dP - delta), times the slope of the cap; dQ = scale dS K; dK = scale dS^T Q. The
+  // heads of a group share their key head's rows of dk and dv.
+  void backward(Results& results, Matrix& dk, Matrix& dv) const {
+    for (int64_t row = 0; row < span_.q_len; ++row) {
+      const int64_t i = nth(row, span_.q_len);
       const double lse = results.lse[static_cast<size_t>(problem_.lse_index(b_, h_, i))];
       if (lse == -std::numeric_limits<double>::infinity()) continue;
       const Real delta = delta_of(i, lse);
-      const Real p_factor =
-          rounding_.lse == TANDEM_DTYPE_NONE ? 1 : std::exp(static_cast<Real>(ulp(rounding_.lse, std::fabs(lse))));
+      const Real lse_stored = stored_lse(lse);
       Matrix dq(static_cast<size_t>(problem_.headdim));
-      for (int64_t j = 0; j < span_.k_len; ++j) {
+      for (int64_t n = 0; n < span_.k_len; ++n) {
+        const int64_t j = nth(n, span_.k_len);
         if (!mask_[at(i, j)]) continue;
-        const Real p = p_[at(i, j)] * p_factor;
+        const Real p = probability(i, j, lse_stored);
         const Real ds = p * score_gradient_per_p(i, j, delta);
         add_scaled(dq.data(), ds, &inputs_.k[k_index(j)], problem_.headdim);
-        add_scaled(&dk[static_cast<size_t>(j * problem_.headdim)], ds, &inputs_.q[q_index(i)], problem_.headdim);
-        add_scaled(&dv[static_cast<size_t>(j * problem_.headdim_v)], p, &inputs_.dout[out_index(i)],
-                   problem_.headdim_v);
+        add_scaled(&dk[k_index(j)], ds, &inputs_.q[q_index(i)], problem_.headdim);
+        add_scaled(&dv[v_index(j)], p, &inputs_.dout[out_index(i)], problem_.headdim_v);
       }
       for (size_t c = 0; c < dq.size(); ++c) results.dq[q_index(i) + c] = static_cast<double>(dq[c]);
       if (problem_.sink.empty()) continue;
       const double p_sink = std::exp(problem_.sink[static_cast<size_t>(h_)] - lse);
       results.dsink[static_cast<size_t>(h_)] -= p_sink * static_cast<double>(delta);
-    }
-    for (int64_t j = 0; j < span_.k_len; ++j) {  // the heads of a group share their key head
-      for (int64_t c = 0; c < problem_.headdim; ++c) {
-        results.dk[k_index(j) + static_cast<size_t>(c)] +=
-            static_cast<double>(dk[static_cast<size_t>(j * problem_.headdim + c)]);
-      }
-      for (int64_t c = 0; c < problem_.headdim_v; ++c) {
-        results.dv[v_index(j) + static_cast<size_t>(c)] +=
-            static_cast<double>(dv[static_cast<size_t>(j * problem_.headdim_v + c)]);
-      }
     }
   }
 
@@ -101,9 +91,23 @@ class Head {
     return static_cast<size_t>(((span_.k_begin + j) * problem_.nheads_k + head_k()) * problem_.headdim_v);
   }
 
+  // Up or down, from an end or from a third of the way.
+  static int64_t nth_of(int order, int64_t n, int64_t count) {
+    const int64_t start = count * (order / 2) / (kSumOrders / 2);
+    const int64_t index = n + start < count ? n + start : n + start - count;
+    return order % 2 == 0 ? index : count - 1 - index;
+  }
+
+  int64_t nth(int64_t n, int64_t count) const { return nth_of(rounding_.order, n, count); }
+
   template <typename A>
-  static void add_dot(Real& sum, const A* a, const double* b, int64_t length) {
-    for (int64_t c = 0; c < length; ++c) sum += static_cast<Real>(a[c]) * static_cast<Real>(b[c]);
+  static Real dot(const A* a, const double* b, int64_t length, int order) {
+    Real sum = 0;
+    for (int64_t n = 0; n < length; ++n) {
+      const int64_t c = nth_of(order, n, length);
+      sum += static_cast<Real>(a[c]) * static_cast<Real>(b[c]);
+    }
+    return sum;
   }
 
   static void add_scaled(Real* sum, Real factor, const double* row, int64_t length) {
@@ -114,9 +118,8 @@ class Head {
     const Real cap = static_cast<Real>(problem_.softcap);
     for (int64_t j = 0; j < span_.k_len; ++j) {
       if (!mask_[at(i, j)]) continue;
-      Real dot = 0;
-      add_dot(dot, &inputs_.q[q_index(i)], &inputs_.k[k_index(j)], problem_.headdim);
-      const Real s = rounded(rounding_.scores, static_cast<Real>(problem_.scale()) * dot);
+      const Real product = dot(&inputs_.q[q_index(i)], &inputs_.k[k_index(j)], problem_.headdim, rounding_.order);
+      const Real s = rounded(rounding_.scores, static_cast<Real>(problem_.scale()) * product);
       scores_[at(i, j)] = cap > 0 ? cap * std::tanh(s / cap) : s;
     }
   }
@@ -134,7 +137,8 @@ class Head {
     }
     if (empty) return sink;
     Real sum = std::exp(sink - largest);
-    for (int64_t j = 0; j < span_.k_len; ++j) {
+    for (int64_t n = 0; n < span_.k_len; ++n) {
+      const int64_t j = nth(n, span_.k_len);
       if (mask_[at(i, j)]) sum += std::exp(scores_[at(i, j)] - largest);
     }
     for (int64_t j = 0; j < span_.k_len; ++j) {
@@ -143,19 +147,30 @@ class Head {
     return largest + std::log(sum);
   }
 
+  Real stored_lse(double lse) const {
+    if (rounding_.lse == TANDEM_DTYPE_NONE) return static_cast<Real>(lse);
+    const double nearest = round_to(rounding_.lse, lse);
+    return static_cast<Real>(nearest + rounding_.lse_ulps * ulp(rounding_.lse, std::fabs(nearest)));
+  }
+
+  // As the backward has it.
+  Real probability(int64_t i, int64_t j, Real lse) const {
+    if (rounding_.lse == TANDEM_DTYPE_NONE) return p_[at(i, j)];
+    return rounded(rounding_.probabilities, std::exp(scores_[at(i, j)] - lse));
+  }
+
   Real delta_of(int64_t i, double lse) const {
     const Real* out = &out_[static_cast<size_t>(i * problem_.headdim_v)];
-    Real delta = 0;
-    add_dot(delta, out, &inputs_.dout[out_index(i)], problem_.headdim_v);
+    const int order = (rounding_.order + 1) % kSumOrders;
+    const Real delta = dot(out, &inputs_.dout[out_index(i)], problem_.headdim_v, order);
     if (!problem_.with_dlse || !std::isfinite(lse)) return delta;
     return delta - static_cast<Real>(inputs_.dlse[static_cast<size_t>(problem_.lse_index(b_, h_, i))]);
   }
 
   // dS / P, times the scale.
   Real score_gradient_per_p(int64_t i, int64_t j, Real delta) const {
-    Real dp = 0;
-    add_dot(dp, &inputs_.dout[out_index(i)], &inputs_.v[v_index(j)], problem_.headdim_v);
-    Real ds = dp - delta;
+    const double* dout = &inputs_.dout[out_index(i)];
+    Real ds = dot(dout, &inputs_.v[v_index(j)], problem_.headdim_v, rounding_.order) - delta;
     if (problem_.softcap > 0) {
       const Real ratio = scores_[at(i, j)] / static_cast<Real>(problem_.softcap);
       ds *= 1 - ratio * ratio;
@@ -184,17 +199,19 @@ Results dense_attention(const Problem& problem, const Inputs& inputs, bool gradi
   results.lse.assign(inputs.dlse.size(), -std::numeric_limits<double>::infinity());
   if (gradients) {
     results.dq.assign(inputs.q.size(), 0);
-    results.dk.assign(inputs.k.size(), 0);
-    results.dv.assign(inputs.v.size(), 0);
     results.dsink.assign(problem.sink.size(), 0);
   }
+  std::vector<Real> dk(gradients ? inputs.k.size() : 0);
+  std::vector<Real> dv(gradients ? inputs.v.size() : 0);
   for (int64_t b = 0; b < problem.batch; ++b) {
     for (int64_t h = 0; h < problem.nheads_q; ++h) {
       Head<Real> head(problem, inputs, rounding, b, h);
       head.forward(results);
-      if (gradients) head.backward(results);
+      if (gradients) head.backward(results, dk, dv);
     }
   }
+  results.dk.assign(dk.begin(), dk.end());
+  results.dv.assign(dv.begin(), dv.end());
   return results;
 }
 
