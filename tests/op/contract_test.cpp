@@ -235,7 +235,8 @@ TEST_P(Contract, Contract05_NothingToDoIsLegal) {
     for (Problem problem :
          {dense_problem(0, 3, 3, 2, 1, 8), dense_problem(2, 0, 3, 2, 1, 8), dense_problem(2, 3, 0, 2, 1, 8),
           dense_problem(2, 0, 0, 2, 1, 8), packed_problem({}, {}, 2, 1, 8), packed_problem({0, 0}, {3, 0}, 2, 1, 8),
-          packed_problem({3, 2}, {0, 0}, 2, 1, 8)}) {
+          packed_problem({3, 2}, {0, 0}, 2, 1, 8), dense_problem(2, 3, 4, 0, 1, 8),
+          packed_problem({3}, {4}, 0, 2, 8)}) {
       problem.causal = causal;
       expect_correct(problem, 8);
       const Results results = both(problem, random_inputs(problem, 8));
