@@ -11,7 +11,6 @@ A pause before each timed call lets the other library's idle threads stop spinni
 from __future__ import annotations
 
 import argparse
-import ctypes
 import datetime
 import json
 import pathlib
@@ -23,122 +22,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tandem_c import Tandem
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MAX_NDIM = 6
-DTYPES = {
-    "fp32": (torch.float32, 2),
-    "fp16": (torch.float16, 3),
-    "bf16": (torch.bfloat16, 4),
-}  # with numbers of tandem.h
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_NDIM),
-        ("stride", ctypes.c_int64 * MAX_NDIM),
-    ]
-
-
-class Execution(ctypes.Structure):
-    _fields_ = [
-        ("device_type", ctypes.c_int32),
-        ("device_ordinal", ctypes.c_int32),
-        ("stream", ctypes.c_void_p),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_bytes", ctypes.c_uint64),
-        ("backend", ctypes.c_int32),
-        ("num_threads", ctypes.c_int32),
-        ("sm_margin", ctypes.c_int32),
-        ("needs_grad", ctypes.c_int32),
-        ("deterministic", ctypes.c_int32),
-        ("checked", ctypes.c_int32),
-    ]
-
-
-class Mask(ctypes.Structure):
-    _fields_ = [
-        ("causal", ctypes.c_int32),
-        ("top_left", ctypes.c_int32),
-        ("has_window", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        ("attention_chunk", ctypes.c_int64),
-        ("lo", Tensor),
-        ("hi", Tensor),
-    ]
-
-
-def params_type(name: str, tensors: str) -> type[ctypes.Structure]:
-    """A parameter struct of tandem.h with these tensors between exec and mask."""
-    fields = [("struct_size", ctypes.c_uint64), ("exec", Execution)]
-    fields += [(tensor, Tensor) for tensor in tensors.split()]
-    fields += [
-        ("mask", Mask),
-        ("softmax_scale", ctypes.c_double),
-        ("softcap", ctypes.c_double),
-        ("has_softmax_scale", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
-    ]
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
-
-
-ForwardParams = params_type("ForwardParams", "q k v out lse sink q_scale k_scale v_scale seqused_q seqused_k")
-BackwardParams = params_type("BackwardParams", "q k v out lse dout dlse dq dk dv sink dsink seqused_q seqused_k")
-
-
-def view(tensor: torch.Tensor) -> Tensor:
-    number = next(number for dtype, number in DTYPES.values() if dtype == tensor.dtype)
-    return Tensor(
-        tensor.data_ptr(),
-        number,
-        tensor.ndim,
-        (ctypes.c_int64 * MAX_NDIM)(*tensor.shape),
-        (ctypes.c_int64 * MAX_NDIM)(*tensor.stride()),
-    )
-
-
-class Tandem:
-    """The C interface of one libtandem."""
-
-    def __init__(self, path: pathlib.Path, threads: int):
-        self.library = ctypes.CDLL(str(path))
-        self.library.tandem_last_error.restype = ctypes.c_char_p
-        self.threads = threads
-
-    def prepared_call(self, operation: str, causal: bool, **tensors: torch.Tensor) -> Callable[[], None]:
-        """Everything but the run: parameters filled in, workspace allocated."""
-        params = {"forward": ForwardParams, "backward": BackwardParams}[operation]()
-        params.struct_size = ctypes.sizeof(params)
-        params.exec.num_threads = self.threads
-        params.mask.causal = int(causal)
-        for name, tensor in tensors.items():
-            setattr(params, name, view(tensor))
-        size, alignment = ctypes.c_uint64(), ctypes.c_uint64()
-        measure = getattr(self.library, f"tandem_{operation}_workspace")
-        self.check(measure(ctypes.byref(params), ctypes.byref(size), ctypes.byref(alignment)))
-        storage = torch.empty(size.value + alignment.value, dtype=torch.uint8)
-        params.exec.workspace = -(-storage.data_ptr() // alignment.value) * alignment.value
-        params.exec.workspace_bytes = size.value
-        run = getattr(self.library, f"tandem_{operation}")
-
-        def call(keep: Any = (storage, tensors)) -> None:
-            self.check(run(ctypes.byref(params)))
-
-        return call
-
-    def check(self, status: int) -> None:
-        if status != 0:
-            raise RuntimeError(self.library.tandem_last_error().decode())
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def make_calls(case: dict[str, Any], tandem: Tandem) -> dict[str, dict[str, Callable[[], Any]]]:
     """{operation: {library: call}} on the same random values, after checking that the results agree."""
-    dtype = DTYPES[case["dtype"]][0]
+    dtype = DTYPES[case["dtype"]]
     causal = case["mask"] == "causal"
     shape = (case["batch"], case["seqlen_q"], case["nheads_q"], case["headdim"])
     torch.manual_seed(0)
@@ -150,8 +42,11 @@ def make_calls(case: dict[str, Any], tandem: Tandem) -> dict[str, dict[str, Call
     q, k, v, dout = (tensor() for _ in range(4))
     out, dq, dk, dv = (torch.empty_like(q) for _ in range(4))  # of the same strides
     lse = torch.empty(shape[0], shape[2], shape[1])
-    forward = tandem.prepared_call("forward", causal, q=q, k=k, v=v, out=out, lse=lse)
-    backward = tandem.prepared_call("backward", causal, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dq=dq, dk=dk, dv=dv)
+    tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
+    gradients = {"dout": dout, "dq": dq, "dk": dk, "dv": dv}
+    mask = {"causal": int(causal)}
+    forward = tandem.prepared_call("forward", tensors, mask)
+    backward = tandem.prepared_call("backward", tensors | gradients, mask)
     forward()
     backward()
 

@@ -20,7 +20,8 @@ import tempfile
 from typing import Any
 
 import torch
-from cpu_compare import ROOT, Tandem, commit, cpu_name, parse_shape, time_calls
+from cpu_compare import ROOT, commit, cpu_name, parse_shape, time_calls
+from tandem_c import Tandem
 
 TILES = "src/cpu/tiled_tiles.h"
 GEMM = "src/cpu/simd/gemm-inl.h"
@@ -81,7 +82,8 @@ def measure(
     backward = {**forward, "dout": dout, "dq": dq, "dk": dk, "dv": dv}
     results = {}
     for operation, tensors in (("forward", forward), ("backward", backward)):
-        calls = {name: library.prepared_call(operation, causal, **tensors) for name, library in libraries.items()}
+        mask = {"causal": int(causal)}
+        calls = {name: library.prepared_call(operation, tensors, mask) for name, library in libraries.items()}
         times = time_calls(calls, rounds, pause_s=0.02)
         results[operation] = {name: min(values) for name, values in times.items()}
     return results
