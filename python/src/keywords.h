@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -14,16 +15,31 @@
 
 namespace tandem::python {
 
+// The Python string of a literal, made once. PERF: a dict finds an interned string by its address and stored hash; some
+// forty new strings a call took longer than a small problem. Guarded by the GIL.
+inline PyObject* interned(const char* literal) {
+  static std::unordered_map<const char*, PyObject*> strings;
+  PyObject*& string = strings[literal];
+  if (string == nullptr) string = PyUnicode_InternFromString(literal);
+  if (string == nullptr) throw nanobind::python_error();
+  return string;
+}
+
 // The keyword arguments of one call. Three functions share each list of some forty arguments, so they are taken apart
 // here, by name, instead of in forty-argument signatures. An argument that is None counts as left out.
 class Keywords {
  public:
-  Keywords(const char* function, nanobind::kwargs arguments) : function_(function), arguments_(std::move(arguments)) {}
+  Keywords(const char* function, nanobind::kwargs arguments) : function_(function), arguments_(std::move(arguments)) {
+    known_.reserve(64);
+  }
 
   bool has(const char* name) const { return look_up(name).is_valid(); }
 
   // Names that the call may carry although nothing reads them.
-  void allow(const char* name) { known_.push_back(name); }
+  void allow(const char* name) {
+    known_.push_back(name);
+    given_ += PyDict_Contains(arguments_.ptr(), interned(name));
+  }
 
   template <class T>
   T get(const char* name, const char* expected, T fallback) {
@@ -54,6 +70,7 @@ class Keywords {
 
   // Refuses arguments that nothing has read.
   void finish() const {
+    if (static_cast<size_t>(given_) == arguments_.size()) return;
     for (const auto& [key, value] : arguments_) {
       const std::string name = nanobind::cast<std::string>(key);
       if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
@@ -63,13 +80,15 @@ class Keywords {
 
  private:
   nanobind::handle look_up(const char* name) const {
-    PyObject* value = PyDict_GetItemString(arguments_.ptr(), name);
+    PyObject* value = PyDict_GetItem(arguments_.ptr(), interned(name));
     return value == Py_None ? nanobind::handle() : nanobind::handle(value);
   }
 
   nanobind::handle find(const char* name) {
-    allow(name);
-    return look_up(name);
+    known_.push_back(name);
+    PyObject* value = PyDict_GetItem(arguments_.ptr(), interned(name));
+    given_ += value != nullptr;
+    return value == Py_None ? nanobind::handle() : nanobind::handle(value);
   }
 
   std::string prefix() const { return std::string(function_) + ": "; }
@@ -81,7 +100,8 @@ class Keywords {
 
   const char* function_;
   nanobind::kwargs arguments_;
-  std::vector<const char*> known_;
+  std::vector<const char*> known_;  // each name once
+  int given_ = 0;                   // how many of them the call has
 };
 
 }  // namespace tandem::python

@@ -119,17 +119,27 @@ void define_operation(nb::module_& module, const std::string& name, const char* 
       "(bytes, alignment) of the scratch memory that the run needs. Tensors may have the address 0.");
 }
 
-tandem_tensor make_tensor(uintptr_t data, int32_t dtype, const std::vector<int64_t>& shape,
-                          const std::vector<int64_t>& stride) {
-  if (shape.size() != stride.size() || shape.size() > TANDEM_MAX_NDIM) {
-    throw nb::value_error("Tensor: shape and stride must have the same length, at most 6");
+// Copies a sequence of ints; returns their number. PERF: torch's and NumPy's tuples are read in place.
+int32_t read_entries(nb::handle sequence, int64_t* entries) {
+  const auto items = nb::steal(PySequence_Fast(sequence.ptr(), "Tensor: shape and stride must be sequences of ints"));
+  if (!items.is_valid()) throw nb::python_error();
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
+  if (count > TANDEM_MAX_NDIM) throw nb::value_error("Tensor: shape and stride have at most 6 entries");
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    entries[i] = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(items.ptr(), i));
+    if (entries[i] == -1 && PyErr_Occurred()) throw nb::python_error();
   }
+  return static_cast<int32_t>(count);
+}
+
+tandem_tensor make_tensor(uintptr_t data, int32_t dtype, nb::handle shape, nb::handle stride) {
   tandem_tensor tensor = {};
   tensor.data = reinterpret_cast<void*>(data);
   tensor.dtype = dtype;
-  tensor.ndim = static_cast<int32_t>(shape.size());
-  std::copy(shape.begin(), shape.end(), tensor.shape);
-  std::copy(stride.begin(), stride.end(), tensor.stride);
+  tensor.ndim = read_entries(shape, tensor.shape);
+  if (read_entries(stride, tensor.stride) != tensor.ndim) {
+    throw nb::value_error("Tensor: shape and stride must have the same length");
+  }
   return tensor;
 }
 
@@ -140,8 +150,9 @@ void define_tensor(nb::module_& module) {
   nb::class_<tandem_tensor>(module, "Tensor", "A view of memory: address, dtype number, sizes, strides in elements.")
       .def(
           "__init__",
-          [](tandem_tensor* self, uintptr_t data, int32_t dtype, const std::vector<int64_t>& shape,
-             const std::vector<int64_t>& stride) { new (self) tandem_tensor(make_tensor(data, dtype, shape, stride)); },
+          [](tandem_tensor* self, uintptr_t data, int32_t dtype, nb::handle shape, nb::handle stride) {
+            new (self) tandem_tensor(make_tensor(data, dtype, shape, stride));
+          },
           nb::arg("data"), nb::arg("dtype"), nb::arg("shape"), nb::arg("stride"))
       .def_prop_ro("data", [](const tandem_tensor& self) { return reinterpret_cast<uintptr_t>(self.data); })
       .def_ro("dtype", &tandem_tensor::dtype)

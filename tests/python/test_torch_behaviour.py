@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch_definition import assert_same_bits, inputs  # noqa: E402
 
@@ -196,6 +197,48 @@ def test_C97_saved_tensor_hooks_change_no_bit() -> None:
     assert_same_bits(plain, torch.autograd.grad(out.square().sum(), (q, k, v)))
 
 
+class _Ops(TorchDispatchMode):
+    """Notes the ops that torch's dispatcher brings to the kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_whoever_watches_torchs_dispatcher_sees_the_op() -> None:
+    """Eager calls that nobody watches take a shorter way; the bits are the same."""
+    q, k, v = (t.detach() for t in inputs())
+    out = tt.attention(q, k, v)
+    with _Ops() as mode:
+        assert torch.equal(tt.attention(q, k, v), out)
+    assert "tandem::attention" in mode.names
+    with torch.profiler.profile() as profile:
+        tt.attention(q, k, v)
+    assert any(event.key == "tandem::attention" for event in profile.key_averages())
+    traced = torch.jit.trace(lambda *tensors: tt.attention(*tensors), (q, k, v))
+    assert torch.equal(traced(k[:, :5], k, v), tt.attention(k[:, :5], k, v))
+
+
+def test_negation_that_torch_has_only_noted() -> None:
+    q, k, v = (t.detach() for t in inputs())
+    negated = torch.complex(v, v).conj().imag
+    assert negated.is_neg()
+    assert torch.equal(tt.attention(q, k, negated), tt.attention(q, k, -v))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_grad_modes_change_no_bit(mode: Any) -> None:
+    q, k, v = inputs()
+    with mode():
+        out = tt.attention(q, k, v)
+    assert out.requires_grad == (mode is torch.enable_grad)
+    assert torch.equal(out, tt.attention(q.detach(), k.detach(), v.detach()))
+
+
 class _Attends(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 4
@@ -237,6 +280,10 @@ class _CudaLibrary:
 
     def __init__(self) -> None:
         self.calls: dict[str, dict[str, Any]] = {}
+        self.prepared: list[tuple[int, int]] = []
+
+    def prepare(self, device: tuple[int, int]) -> None:
+        self.prepared.append(device)
 
     def forward_workspace(self, **arguments: Any) -> tuple[int, int]:
         self.calls["forward_workspace"] = arguments
@@ -250,14 +297,17 @@ def test_cuda_calls_run_on_torchs_stream_with_torchs_memory(monkeypatch: pytest.
     library, scratch, asked = _CudaLibrary(), torch.zeros(4096, dtype=torch.uint8), []
     monkeypatch.setattr(_run, "_core", library)
     monkeypatch.setattr(_run, "view", lambda name, tensor: name)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=1234))
+    monkeypatch.setattr(_run, "_prepare", cache(_run._prepare.__wrapped__))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", {1: 1234}.__getitem__, raising=False)
     monkeypatch.setattr(torch, "empty", lambda *size, **options: asked.append((size, options)) or scratch)
     device = torch.device("cuda", 1)
-    _run.run("forward", device, {"q": scratch, "sink": None}, {"causal": True, "num_threads": 0})
+    for _ in range(2):
+        _run.run("forward", device, {"q": scratch, "sink": None}, {"causal": True, "num_threads": 0})
+    assert library.prepared == [(1, 1)]
     common = {"q": "q", "causal": True, "num_threads": 0, "device": (1, 1), "stream": 1234}
     assert library.calls["forward_workspace"] == common
     assert library.calls["forward"] == {**common, "workspace": scratch.data_ptr(), "workspace_bytes": 4096}
-    assert asked == [((4096,), {"dtype": torch.uint8, "device": device})]
+    assert asked == [((4096,), {"dtype": torch.uint8, "device": device})] * 2
 
 
 def test_what_a_gpu_kernel_reads_in_place() -> None:
@@ -268,3 +318,4 @@ def test_what_a_gpu_kernel_reads_in_place() -> None:
     rows_of_130_bytes = torch.zeros(2, 6, 4, 65, dtype=torch.bfloat16)[..., :64]
     assert not _run._aligned_for_tma(rows_of_130_bytes)
     assert _run._aligned_for_tma(aligned[:, :1].as_strided((2, 1, 4, 64), (1536, 3, 64, 1)))  # an axis of size 1
+    assert not _run._aligned_for_tma(aligned[:, :, :1].expand(2, 6, 4, 64))  # a stride of 0

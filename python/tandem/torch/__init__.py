@@ -283,11 +283,7 @@ def _call(
         q, k, v = _pad_headdims(q, k, v, options)
     sink = others["sink"]
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, sink))
-    if torch.compiler.is_compiling() or _ops.differentiated(q, k, v, sink):
-        out, lse = op(q, k, v, **others, **options, needs_grad=needs_grad, out_dtype=out_dtype)
-    else:
-        with torch._C._AutoDispatchBelowAutograd():  # PERF: spares a small call a third of its time
-            out, lse = op(q, k, v, **others, **options, needs_grad=False, out_dtype=out_dtype)
+    out, lse = op(q, k, v, *others.values(), **options, needs_grad=needs_grad, out_dtype=out_dtype)
     if out.shape[-1] != headdim_v:
         out = out[..., :headdim_v]
     return (out, lse) if return_lse else out
@@ -302,13 +298,17 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _require_one_device(first_name: str, first: Tensor, **others: Tensor | None) -> None:
-    for name, value in {first_name: first, **others}.items():
-        if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    if not isinstance(first, Tensor):
+        raise TypeError(f"{first_name} must be a torch.Tensor, not {type(first).__name__}")
+    device = first.device
     for name, other in others.items():
-        if other is not None and other.device != first.device:
+        if other is None:
+            continue
+        if not isinstance(other, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(other).__name__}")
+        if other.device != device:
             raise InvalidArgumentError(
-                f"{name} is on {other.device}, but {first_name} on {first.device}; all tensors must be on one device"
+                f"{name} is on {other.device}, but {first_name} on {device}; all tensors must be on one device"
             )
 
 

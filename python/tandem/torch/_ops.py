@@ -7,6 +7,8 @@ differentiable and the other tensors are positional; options are keyword-only an
 # mypy: untyped-calls-exclude=torch
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,8 +39,8 @@ def _empty_results(q: Tensor, v: Tensor, out_dtype: torch.dtype | None) -> tuple
     """out (..., nheads_q, headdim_v) and lse (batch, nheads_q, seqlen_q), packed (nheads_q, total_q)."""
     if out_dtype is None:
         out_dtype = torch.bfloat16 if q.dtype in FP8 else q.dtype
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=out_dtype)
-    *batch, rows, heads = q.shape[:-1]
+    *batch, rows, heads, _ = q.shape
+    out = q.new_empty((*batch, rows, heads, v.shape[-1]), dtype=out_dtype)
     lse = q.new_empty((*batch, heads, rows), dtype=_lse_dtype(q))
     return out, lse
 
@@ -162,11 +164,11 @@ class _Attention(torch.autograd.Function):
     which takes longer than the rest of a small call."""
 
     @staticmethod
-    def forward(ctx: Any, forward_op: Any, backward_op: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
+    def forward(ctx: Any, forward: Any, backward: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            out, lse = forward_op(*inputs, **options)
+            out, lse = forward(*inputs, **options)
         ctx.save_for_backward(out, lse, *inputs)
-        ctx.backward_op = backward_op
+        ctx.backward = backward
         ctx.options = {name: value for name, value in options.items() if name not in _FORWARD_ONLY}
         ctx.set_materialize_grads(False)  # None tells an unused lse from one whose gradient is 0
         return out, lse
@@ -176,7 +178,7 @@ class _Attention(torch.autograd.Function):
         out, lse, *inputs = ctx.saved_tensors
         if dout is None:
             dout = torch.zeros_like(out)
-        dq, dk, dv, dsink = ctx.backward_op(dout, dlse, out, lse, *inputs, **ctx.options)
+        dq, dk, dv, dsink = ctx.backward(dout, dlse, out, lse, *inputs, **ctx.options)
         sink = inputs[3]
         return None, None, None, dq, dk, dv, None if sink is None else dsink, *(None for _ in inputs[4:])
 
@@ -185,9 +187,9 @@ class _Gradients(torch.autograd.Function):
     """The backward itself, which cannot be differentiated."""
 
     @staticmethod
-    def forward(ctx: Any, backward_op: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
+    def forward(ctx: Any, backward: Any, options: dict[str, Any], *inputs: Tensor | None) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
-            return backward_op(*inputs, **options)
+            return backward(*inputs, **options)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
@@ -201,7 +203,11 @@ def differentiated(*tensors: Tensor | None) -> bool:
     """Whether the autograd functions must see the call: for a backward, or to refuse forward-mode derivatives."""
     if forward_ad._current_level >= 0:
         return True
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False
 
 
 def _refuse_functorch() -> None:
@@ -210,6 +216,43 @@ def _refuse_functorch() -> None:
             "tandem.torch.attention has no derivative under the transforms of torch.func (grad, jvp, vjp, vmap of what "
             "requires a gradient); torch.autograd.grad and backward() have one"
         )
+
+
+# ------------------------------------------------------------------------------------------------ past the dispatcher
+#
+# PERF: torch's dispatcher takes as long to bring twenty arguments to a Python kernel as all the rest of a small call.
+
+
+def _included_keys() -> int:
+    keys: int = torch._C._dispatch_tls_local_include_set().raw_repr()
+    return keys
+
+
+_QUIET = {_included_keys()}  # of the thread: no dispatch mode, no transform of torch.func, no tracer
+with torch.inference_mode():
+    _QUIET.add(_included_keys())
+
+
+@cache
+def _plain_keys(device_type: str) -> set[int]:
+    """The dispatch keys of tensors that are memory and nothing else: no subclass, no lazy negation, not batched."""
+    plain = [torch.empty(0, device=device_type)]
+    with torch.inference_mode():
+        plain.append(torch.empty(0, device=device_type))
+    return {torch._C._dispatch_keys(t).raw_repr() for t in plain}
+
+
+def _nobody_watches(first: Tensor, *others: Tensor | None) -> bool:
+    """Whether calling a kernel itself is the same as calling its op."""
+    if (
+        _included_keys() not in _QUIET
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._autograd._profiler_enabled()
+        or first.device.type not in ("cpu", "cuda")
+    ):
+        return False
+    plain = _plain_keys(first.device.type)
+    return all(t is None or torch._C._dispatch_keys(t).raw_repr() in plain for t in (first, *others))
 
 
 # -------------------------------------------------------------------------------------------------------- registration
@@ -223,7 +266,28 @@ def _define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
     return getattr(torch.ops.tandem, name).default
 
 
-def _define_attention(name: str, inputs: str, options: str) -> Any:
+def _with_derivative(op: Any, kernel: Any, differentiate: Callable[..., Any]) -> Callable[..., Any]:
+    """Registers `differentiate(forward, options, tensors)` and returns the op as it is called from Python."""
+
+    def from_dispatcher(*tensors: Tensor | None, **options: Any) -> Any:
+        if differentiated(*tensors):
+            _refuse_functorch()
+            return differentiate(op, options, *tensors)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*tensors, **options)
+
+    def from_python(*tensors: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling() or not _nobody_watches(*tensors):
+            return op(*tensors, **options)
+        if differentiated(*tensors):
+            return differentiate(kernel, options, *tensors)
+        return kernel(*tensors, **options)
+
+    _library.impl(op.name().removeprefix("tandem::"), from_dispatcher, "Autograd")
+    return from_python
+
+
+def _define_attention(name: str, inputs: str, options: str) -> Callable[..., Any]:
     forward_op = _define(
         name, f"({inputs}, *, {options}{_FORWARD_OPTIONS}) -> (Tensor, Tensor)", _forward, _forward_fake
     )
@@ -234,24 +298,12 @@ def _define_attention(name: str, inputs: str, options: str) -> Any:
         _backward,
         _backward_fake,
     )
-
-    def forward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
-        if differentiated(*tensors):
-            _refuse_functorch()
-            return _Attention.apply(forward_op, backward_op, options, *tensors)  # type: ignore[no-untyped-call]
-        with torch._C._AutoDispatchBelowAutograd():
-            return forward_op(*tensors, **options)
-
-    def backward_autograd(*tensors: Tensor | None, **options: Any) -> Any:
-        if differentiated(*tensors):
-            _refuse_functorch()
-            return _Gradients.apply(backward_op, options, *tensors)  # type: ignore[no-untyped-call]
-        with torch._C._AutoDispatchBelowAutograd():
-            return backward_op(*tensors, **options)
-
-    _library.impl(name, forward_autograd, "Autograd")
-    _library.impl(f"{name}_backward", backward_autograd, "Autograd")
-    return forward_op
+    backward = _with_derivative(backward_op, _backward, _Gradients.apply)
+    return _with_derivative(
+        forward_op,
+        _forward,
+        lambda forward, *arguments: _Attention.apply(forward, backward, *arguments),  # type: ignore[no-untyped-call]
+    )
 
 
 attention = _define_attention("attention", _INPUTS, _OPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ DTYPES: dict[torch.dtype, int] = {
 }
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
-TMA_ALIGNMENT_BYTES = 16  # of bases and strides that a Hopper kernel reads in place
+# What a Hopper kernel reads in place: bases and strides are multiples of this, strides neither 0 nor too long.
+TMA_ALIGNMENT_BYTES = 16
+TMA_MAX_STRIDE_BYTES = 1 << 40
 
 
 def view(name: str, tensor: torch.Tensor) -> _core.Tensor:
@@ -44,14 +47,24 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned_for_tma(tensor: torch.Tensor) -> bool:
-    strides = [s for s, n in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if n != 1]
-    return all(
-        number % TMA_ALIGNMENT_BYTES == 0 for number in [tensor.data_ptr(), *(s * tensor.itemsize for s in strides)]
-    )
+    if tensor.data_ptr() % TMA_ALIGNMENT_BYTES != 0:
+        return False
+    strides = [s * tensor.itemsize for s, n in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if n != 1]
+    return all(s % TMA_ALIGNMENT_BYTES == 0 and 0 < s < TMA_MAX_STRIDE_BYTES for s in strides)
+
+
+@cache
+def _prepare(device_index: int) -> None:
+    """Loads the kernels at the first call on a device, so that later ones can be captured in a CUDA graph."""
+    _core.prepare((_core.CUDA, device_index))
 
 
 def run(name: str, device: torch.device, tensors: dict[str, torch.Tensor | None], options: dict[str, Any]) -> None:
-    """Calls ``_core.<name>``: on the CPU with torch's number of threads, on CUDA on torch's current stream."""
+    """Calls ``_core.<name>``: on the CPU with torch's number of threads, on CUDA on torch's current stream.
+
+    Tensors need no record_stream: like a kernel of torch's own, this one is queued on the stream whose order torch's
+    allocator keeps, before the caller can free anything.
+    """
     arguments: dict[str, Any] = {key: view(key, tensor) for key, tensor in tensors.items() if tensor is not None}
     arguments.update(options)
     if device.type == "cpu":
@@ -59,8 +72,9 @@ def run(name: str, device: torch.device, tensors: dict[str, torch.Tensor | None]
         arguments["num_threads"] = arguments["num_threads"] or torch.get_num_threads()
         getattr(_core, name)(**arguments)
         return
+    _prepare(device.index)
     arguments["device"] = (_core.CUDA, device.index)
-    arguments["stream"] = torch.cuda.current_stream(device).cuda_stream
+    arguments["stream"] = torch._C._cuda_getCurrentRawStream(device.index)
     scratch_bytes, _ = getattr(_core, name + "_workspace")(**arguments)  # torch aligns to 512 bytes
     scratch = torch.empty(scratch_bytes, dtype=torch.uint8, device=device)
     getattr(_core, name)(**arguments, workspace=scratch.data_ptr(), workspace_bytes=scratch_bytes)
