@@ -126,7 +126,7 @@ class Tandem:
     ) -> Callable[[], None]:
         """Everything but the run: parameters filled in, workspace allocated. On CUDA it runs on torch's current stream.
 
-        mask: fields of tandem_mask, lo and hi as tensors; options: fields that follow the mask.
+        mask: fields of tandem_mask, lo and hi as tensors; options: the struct's numbers.
         """
         params = PARAMS[operation]()
         params.struct_size = ctypes.sizeof(params)

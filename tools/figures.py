@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the tables of figures in the documents from the committed results of benchmarks.
+"""Writes the tables and charts of figures in the documents from the committed results of benchmarks.
 
-    tools/figures.py            writes the documents
+    tools/figures.py            writes the documents and charts
     tools/figures.py --check    fails if one is out of date
 
 README.md: bench/results/cpu.jsonl, to which bench/cpu_compare.py appends; each row is the last run that timed it.
+README.md, docs/SPEED.md, docs/speed_forward.svg: bench/results/forward.jsonl (bench/compare.py); see gpu_figures.py.
 docs/TUNING.md: bench/results/cpu_tiles.jsonl, to which bench/cpu_tiles.py appends; the commit timed last.
 """
 
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
+
+import gpu_figures  # noqa: E402
+
 END = "<!-- end of figures -->\n"
 CASE_FIELDS = ("dtype", "batch", "seqlen_q", "nheads_q", "headdim", "memory", "mask", "op")
 OPERATIONS = ("forward", "backward")
@@ -89,8 +94,11 @@ def tile_table(lines: list[str]) -> str:
 
 TABLES = [
     ("README.md", "bench/results/cpu.jsonl", table),
+    ("README.md", "bench/results/forward.jsonl", gpu_figures.summary),
+    ("docs/SPEED.md", "bench/results/forward.jsonl", gpu_figures.details),
     ("docs/TUNING.md", "bench/results/cpu_tiles.jsonl", tile_table),
 ]
+CHARTS = [("docs/speed_forward.svg", "bench/results/forward.jsonl", gpu_figures.chart)]
 
 
 def with_table(document: str, source: str, text: str) -> str:
@@ -101,20 +109,27 @@ def with_table(document: str, source: str, text: str) -> str:
     return before + begin + text + END + after
 
 
+def lines_of(source: str) -> list[str]:
+    path = ROOT / source
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
 def main() -> int:
-    outdated = 0
+    expected: dict[Path, str] = {}
     for name, source, make_table in TABLES:
-        path = ROOT / name
-        document = path.read_text(encoding="utf-8")
-        results = ROOT / source
-        text = make_table(results.read_text(encoding="utf-8").splitlines()) if results.exists() else ""
-        expected = with_table(document, source, text)
-        if "--check" not in sys.argv[1:]:
-            path.write_text(expected, encoding="utf-8")
-        elif document != expected:
-            print(f"{name}: the table of figures is out of date; tools/figures.py writes it")
-            outdated += 1
-    return 1 if outdated else 0
+        path, lines = ROOT / name, lines_of(source)
+        document = expected.get(path) or path.read_text(encoding="utf-8")
+        expected[path] = with_table(document, source, make_table(lines) if lines else "")
+    for name, source, make_chart in CHARTS:
+        if lines := lines_of(source):
+            expected[ROOT / name] = make_chart(lines)
+    outdated = [path for path, text in expected.items() if not path.exists() or path.read_text("utf-8") != text]
+    for path in outdated:
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)}: the figures are out of date; tools/figures.py writes them")
+        else:
+            path.write_text(expected[path], encoding="utf-8")
+    return 1 if outdated and "--check" in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # Checks on a machine with a Hopper GPU, in parts of under 8 minutes each, for machines that are lent by the minute.
 #
-#   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--commit HASH] [--again] [--other LIBRARY VARIANT FILE]... PART...
+#   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--commit HASH] [--again] [--bench 'OPTIONS OF compare.py'] PART...
 #
 #   unit       every wrapper of src/sm90/ptx against the ISA; what this GPU gives is kept for the host model (golden file)
 #   op         the kernels against double attention
 #   sanitizer  compute-sanitizer over both: accesses within bounds, nothing read unwritten, barriers used rightly
 #              (not racecheck: docs/SCHEDULE.md says what it makes of mbarriers)
-#   bench      speed; a line a size, with commit, GPU and date, onto bench/results/forward_frame.jsonl; --other: see
-#              tests/gpu/forward_bench.cpp
+#   bench      speed beside PyTorch's attention, by bench/compare.py (python3 with torch); its lines of results go to the
+#              end of bench/results/forward.jsonl, from which tools/figures.py writes the documents
 #
-# The programs come from FOLDER/tests/gpu (default: build), made here or elsewhere; if they are not there and nvcc is, they
-# are built first. The log (default: FOLDER/gpu_check.log) gets a line for each part: date, commit, part, result, seconds. A
-# part that has passed with the same programs, says the log, is not run again, unless --again: so take the log along from
-# one machine to the next, and bring home tests/model/golden and bench/results. --commit: of the programs, where there is
-# no git to ask.
+# The programs come from FOLDER/tests/gpu (default: build), the library from FOLDER, made here or elsewhere; if they are
+# not there and nvcc is, they are built first. The log (default: FOLDER/gpu_check.log) gets a line for each part: date,
+# commit, part, result, seconds. A part that has passed with the same programs, says the log, is not run again, unless
+# --again: so take the log along from one machine to the next, and bring home tests/model/golden and bench/results.
+# --commit: of the programs, where there is no git to ask.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -22,7 +22,7 @@ build=build
 log=
 again=no
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
-others=()
+bench_options='--cells table,fp16,gqa,headdims,packed,masks --libraries tandem,cudnn,fa2,fa3,flex --eager'
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
@@ -30,7 +30,7 @@ while [ $# -gt 0 ]; do
     --log) log=$2; shift 2 ;;
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
-    --other) others+=(--other "$2" "$3" "$4"); shift 4 ;;
+    --bench) bench_options=$2; shift 2 ;;
     unit | op | sanitizer | bench) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
@@ -46,7 +46,7 @@ build_programs() {
   [ -x "$programs/gpu_wrapper_test" ] && return
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
   cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
-  cmake --build "$build" -j "$(nproc)" --target gpu_wrapper_test gpu_forward_test wrapper_bits forward_bench >/dev/null ||
+  cmake --build "$build" -j "$(nproc)" --target tandem gpu_wrapper_test gpu_forward_test wrapper_bits >/dev/null ||
     die 'the build failed'
 }
 
@@ -74,21 +74,15 @@ part_sanitizer() {
 
 # shellcheck disable=SC2317
 part_bench() {
-  local gpu driver lines line now
-  IFS=, read -r gpu driver <<<"$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -1)"
-  lines=$("$programs/forward_bench" "${others[@]}") || return 1
-  echo "$lines"
-  now=$(date -u +%FT%TZ)
   mkdir -p bench/results
-  while read -r line; do
-    echo "{\"run\": \"frame-$now\", \"date\": \"${now%T*}\", \"commit\": \"$commit\", \"gpu\": \"$gpu\"," \
-      "\"driver\": \"${driver# }\", ${line#\{}"
-  done <<<"$lines" >>bench/results/forward_frame.jsonl
+  # shellcheck disable=SC2086 # several words
+  python3 bench/compare.py --library "$build/libtandem.so" --commit "$commit" --output bench/results/forward.jsonl \
+    $bench_options
 }
 
 build_programs
 mkdir -p tests/model/golden
-fingerprint=$(cat "$programs"/{gpu_wrapper_test,gpu_forward_test,wrapper_bits,forward_bench} | sha256sum | cut -c1-16)
+fingerprint=$(cat "$programs"/{gpu_wrapper_test,gpu_forward_test,wrapper_bits} "$build/libtandem.so" | sha256sum | cut -c1-16)
 failed=0
 for part in "${parts[@]}"; do
   if [ $again = no ] && grep -q " $part passed .*$fingerprint" "$log" 2>/dev/null; then
@@ -97,7 +91,7 @@ for part in "${parts[@]}"; do
   fi
   begin=$SECONDS
   echo "== $part"
-  if timeout 480 bash -c "$(declare -f "part_$part"); $(declare -p programs commit others); part_$part"; then
+  if timeout 480 bash -c "$(declare -f "part_$part"); $(declare -p programs build commit bench_options); part_$part"; then
     result=passed
   else
     result=failed

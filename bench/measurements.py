@@ -1,0 +1,204 @@
+"""Lines of results: their groups, medians and ratios, and what they are held against. Needs the standard library only.
+
+A line is a JSON object (bench/results/*.jsonl). Lines of one "run" were measured in turn in one process; runs named
+NAME/1, NAME/2, ... are passes over the same cells in one process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import statistics
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from cells import MASKS, Cell
+
+Record = dict[str, Any]
+NEIGHBOURS = {96: (64, 128), 192: (128, 256)}  # headdims of the figures on both sides
+ANCHORS = pathlib.Path(__file__).resolve().parent / "anchors.json"
+
+
+def column(record: Record) -> str:
+    """What a line timed: the library, and its variant where that is not the default."""
+    return f"{record['library']} ({record['variant']})" if record["variant"] else record["library"]
+
+
+@dataclasses.dataclass
+class Measurement:
+    """One cell, all passes of one process: milliseconds, and what the card gave to a plain matrix product."""
+
+    cell: Cell
+    process: str
+    commit: str
+    gpu: str
+    driver: str
+    date: str
+    passes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # {column: {run: ms}}
+    matmul: dict[str, float] = dataclasses.field(default_factory=dict)  # {run: TFLOPS}
+
+    def ms(self, name: str) -> float:
+        return statistics.median(self.passes[name].values())
+
+    def tflops(self, name: str) -> float:
+        return self.cell.flops() / self.ms(name) / 1e9
+
+    def ratio(self, name: str) -> float | None:
+        """The other's time over ours, each pass against itself; the median of the passes."""
+        ours, theirs = self.passes["tandem"], self.passes.get(name, {})
+        ratios = [theirs[run] / ours[run] for run in ours if run in theirs]
+        return statistics.median(ratios) if ratios else None
+
+    def matmul_tflops(self) -> float | None:
+        return statistics.median(self.matmul.values()) if self.matmul else None
+
+
+def read_lines(path: pathlib.Path) -> list[Record]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def latest(records: Iterable[Record]) -> dict[Cell, Measurement]:
+    """Of each cell the last process that timed Tandem."""
+    found: dict[tuple[Cell, str], Measurement] = {}
+    matmul: dict[str, float] = {}
+    for record in records:
+        if record["op"] == "matmul":
+            matmul[record["run"]] = record["tflops"]
+        elif record["op"] == "forward":
+            cell, process = Cell.of_record(record), record["run"].rpartition("/")[0]
+            where = {field: record[field] for field in ("commit", "gpu", "driver", "date")}
+            group = found.setdefault((cell, process), Measurement(cell, process, **where))
+            group.passes.setdefault(column(record), {})[record["run"]] = record["ms"]
+    kept: dict[Cell, Measurement] = {}
+    for (cell, _), group in found.items():
+        if "tandem" in group.passes:
+            runs = group.passes["tandem"]
+            group.matmul = {run: rate for run, rate in matmul.items() if run in runs}
+            kept.pop(cell, None)  # a cell stands where it was timed last
+            kept[cell] = group
+    return kept
+
+
+class Anchors:
+    """What others gave on another day (anchors.json), brought to a run by what cuDNN gives in it."""
+
+    def __init__(self, path: pathlib.Path = ANCHORS):
+        self.figures = json.loads(path.read_text(encoding="utf-8"))
+
+    def tflops(self, cell: Cell, name: str) -> float | None:
+        rows = self.figures["forward"].get(f"{cell.headdim} {cell.mask}")
+        plain = cell.dtype == "bf16" and not cell.packed and cell.headdim == cell.headdim_v
+        hidden = cell.nheads_q * cell.headdim == cell.nheads_k * cell.headdim == 2048
+        if rows is None or not plain or not hidden or cell.seqlen not in self.figures["seqlens"]:
+            return None
+        return rows[name][self.figures["seqlens"].index(cell.seqlen)]
+
+    def ratio(self, measured: Measurement, name: str) -> float | None:
+        """Our speed over what `name` would give here. A goal above the card's own matrix product is that product."""
+        there, cudnn_there = self.tflops(measured.cell, name), self.tflops(measured.cell, "cudnn")
+        to_cudnn = measured.ratio("cudnn")
+        if there is None or cudnn_there is None or to_cudnn is None:
+            return None
+        ratio = to_cudnn * cudnn_there / there
+        limit = measured.matmul_tflops()
+        return max(ratio, measured.tflops("tandem") / limit) if name == "goal" and limit else ratio
+
+
+def shown(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def compact_table(found: dict[Cell, Measurement], anchors: Anchors) -> str:
+    """A line a cell: our TFLOPS, and our speed over that of each other library."""
+    others = [name for name in dict.fromkeys(n for group in found.values() for n in group.passes) if name != "tandem"]
+    header = (
+        f"{'cell':34} {'tandem':>6} "
+        + " ".join(f"{'/' + name:>10}" for name in others)
+        + f" {'/FA3*':>6} {'/goal*':>6}"
+    )
+    lines = [header]
+    for cell, group in found.items():
+        ratios = " ".join(f"{shown(group.ratio(name)):>10}" for name in others)
+        scaled = f"{shown(anchors.ratio(group, 'fa3')):>6} {shown(anchors.ratio(group, 'goal')):>6}"
+        lines.append(f"{cell.name:34} {group.tflops('tandem'):6.0f} {ratios} {scaled}")
+    for name in others:
+        ratios = [ratio for group in found.values() if (ratio := group.ratio(name)) is not None]
+        if ratios:
+            ahead = sum(ratio >= 1 for ratio in ratios)
+            mean = statistics.geometric_mean(ratios)
+            lines.append(f"tandem/{name}: {ahead} of {len(ratios)} cells at 1.0 or more, from {min(ratios):.3f},"
+                         f" geometric mean {mean:.3f}")  # fmt: skip
+    lines.append("* scaled by what cuDNN gives here and gave there (bench/anchors.json)")
+    return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relation:
+    """Our speed in one cell over that in others, which it should reach."""
+
+    kind: str
+    cell: Cell
+    to: str
+    ratio: float
+    wanted: float
+
+
+def relations(found: dict[Cell, Measurement]) -> list[Relation]:
+    """Within one process only: rates of two processes do not compare."""
+    result = []
+    for cell, group in found.items():
+        same = {other: its for other, its in found.items() if its.process == group.process}
+        for kind, others, wanted in _relatives(cell, same):
+            ratios = []
+            for run, ms in group.passes["tandem"].items():
+                rates = [other.flops() / same[other].passes["tandem"][run] for other in others]
+                ratios.append(cell.flops() / ms / _on_line(cell.headdim, [other.headdim for other in others], rates))
+            names = " and ".join(other.name for other in others)
+            result.append(Relation(kind, cell, names, statistics.median(ratios), wanted))
+    return result
+
+
+def _relatives(cell: Cell, found: Collection[Cell]) -> Iterator[tuple[str, list[Cell], float]]:
+    """(kind, the cells it is held against, the least ratio)."""
+    change = dataclasses.replace
+    candidates = [
+        (cell.dtype == "fp16", "fp16 to bf16", change(cell, dtype="bf16"), 0.97),
+        (cell.packed, "packed to dense", change(cell, packed=False), 0.95),
+        (cell.nheads_k < cell.nheads_q, "grouped heads to single ones", change(cell, nheads_k=cell.nheads_q), 1.0),
+        (cell.mask not in MASKS, "mask to none, by tiles touched", change(cell, mask="none"), 0.85),
+    ]
+    for applies, kind, other, wanted in candidates:
+        if applies and other in found:
+            yield kind, [other], wanted
+    if cell.headdim in NEIGHBOURS and cell.headdim == cell.headdim_v:
+        neighbours = [_with_headdim(cell, headdim, found) for headdim in NEIGHBOURS[cell.headdim]]
+        if all(neighbours):
+            yield "headdim to the line between its neighbours", neighbours, 0.9
+
+
+def _with_headdim(cell: Cell, headdim: int, found: Collection[Cell]) -> Cell | None:
+    """The cell of that headdim whose heads make the most similar hidden size."""
+
+    def kept(one: Cell) -> tuple[Any, ...]:
+        return one.mask, one.seqlen, one.dtype, one.packed, one.nheads_q == one.nheads_k
+
+    like = [one for one in found if one.headdim == one.headdim_v == headdim and kept(one) == kept(cell)]
+    return min(like, key=lambda one: abs(one.nheads_q * headdim - cell.nheads_q * cell.headdim), default=None)
+
+
+def _on_line(at: int, places: list[int], values: list[float]) -> float:
+    if len(values) == 1:
+        return values[0]
+    share = (at - places[0]) / (places[1] - places[0])
+    return values[0] + share * (values[1] - values[0])
+
+
+def relation_table(found: dict[Cell, Measurement]) -> str:
+    lines = []
+    for relation in relations(found):
+        fault = "" if relation.ratio >= relation.wanted else f"  below {relation.wanted}"
+        lines.append(f"{relation.kind}: {relation.cell.name} / {relation.to} = {relation.ratio:.3f}{fault}")
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""The GPU's figures, from the lines of bench/compare.py: a chart, the README's table and those of docs/SPEED.md."""
+
+import json
+from collections.abc import Iterable
+
+import bar_chart
+from cells import HEADDIMS, MASKS, SEQLENS, Cell, parse_cells
+from measurements import Anchors, Measurement, Relation, column, latest, relations, shown
+
+COLORS = {"FA2": "#9aa5b1", "cuDNN": "#6c8ebf", "FA3": "#e0a458", "Tandem": "#2f855a"}
+TITLES = {"fa2": "FA2", "cudnn": "cuDNN", "fa3": "FA3", "tandem": "Tandem", "flex": "FlexAttention"}
+CHART_TITLE = "Attention forward, bf16"
+Found = dict[Cell, Measurement]
+
+
+def read(lines: Iterable[str]) -> Found:
+    return latest(json.loads(line) for line in lines if line.strip())
+
+
+def table_cells(found: Found) -> Found:
+    """Those of the paper's figures, in their order."""
+    return {cell: found[cell] for cell in parse_cells("table") if cell in found}
+
+
+def measured_where(found: Found) -> str:
+    def all_of(field: str) -> str:
+        return "; ".join(sorted({getattr(group, field) for group in found.values()}))
+
+    passes = sorted({len(group.passes["tandem"]) for group in found.values()})
+    return f"{all_of('gpu')}, {all_of('driver')}, {all_of('date')}, commit {all_of('commit')}, passes: {passes[-1]}"
+
+
+def chart(lines: Iterable[str]) -> str:
+    found = table_cells(read(lines))
+    panels = []
+    for headdim in HEADDIMS:
+        for mask in MASKS:
+            groups = [found.get(cell) for cell in parse_cells(f"{headdim}:{mask}:*")]
+            bars = {
+                TITLES[name]: [group.tflops(name) if group and name in group.passes else None for group in groups]
+                for name in ("fa2", "cudnn", "fa3", "tandem")
+            }
+            measured = {title: values for title, values in bars.items() if any(values)}
+            title = f"headdim {headdim}, {'causal' if mask == 'causal' else 'no mask'}"
+            labels = [f"{int(seqlen) // 1024}k" if int(seqlen) >= 1024 else seqlen for seqlen in SEQLENS]
+            if measured:
+                panels.append(bar_chart.Panel(title, labels, measured))
+    used = {title for panel in panels for title in panel.bars}
+    colors = {title: color for title, color in COLORS.items() if title in used}
+    return bar_chart.chart(CHART_TITLE, "TFLOPS", panels, colors)
+
+
+def summary(lines: Iterable[str]) -> str:
+    """The README's section: a row a headdim and mask."""
+    found = table_cells(read(lines))
+    rows = [
+        "## Speed on a Hopper GPU",
+        "",
+        "![TFLOPS of Tandem and others by headdim, mask and sequence length](docs/speed_forward.svg)",
+        "",
+        f"Forward, bf16, TFLOPS, and in brackets the ratio to cuDNN in the same run ({measured_where(found)}). 16384 "
+        "tokens, hidden size 2048. [SPEED](docs/SPEED.md) has the protocol, every ratio, and other problems.",
+        "",
+        f"| headdim | mask | {' | '.join(SEQLENS)} |",
+        "| --- | --- |" + " --: |" * len(SEQLENS),
+    ]
+    for headdim in HEADDIMS:
+        for mask in MASKS:
+            groups = [found.get(cell) for cell in parse_cells(f"{headdim}:{mask}:*")]
+            entries = [f"{g.tflops('tandem'):.0f} ({shown(g.ratio('cudnn'))})" if g else "" for g in groups]
+            rows.append(f"| {headdim} | {mask} | {' | '.join(entries)} |")
+    return "\n".join(rows) + "\n"
+
+
+def details(lines: Iterable[str]) -> str:
+    """docs/SPEED.md: a row a cell, then what is held against other cells, then the host's time of a call."""
+    lines = list(lines)
+    found = read(lines)
+    parts = [f"Measured on {measured_where(found)}.", "", *cell_rows(table_cells(found))]
+    others = {cell: group for cell, group in found.items() if cell not in table_cells(found)}
+    if others:
+        parts += ["", "### Other problems", "", *other_rows(others, relations(found))]
+    calls = [record for record in map(json.loads, lines) if record["op"] == "eager_call"]
+    if calls:
+        last = [record for record in calls if record["run"] == calls[-1]["run"]]
+        times = ", ".join(f"{column(record)} {record['ms'] * 1e3:.1f}" for record in last)
+        parts += ["", "### The host's part", "", f"Microseconds of the host for one call of a small problem: {times}."]
+    return "\n".join(parts) + "\n"
+
+
+def cell_rows(found: Found) -> list[str]:
+    anchors = Anchors()
+    head = (
+        "| headdim | mask | seqlen | Tandem | cuDNN | ratio | FA2 | ratio | to FA3* | to the goal* | to the control |"
+    )
+    rows = [head, "| --- | --- | --: |" + " --: |" * 8]
+    for cell, group in found.items():
+        entries = [str(cell.headdim), cell.mask, str(cell.seqlen), rate(group, "tandem")]
+        for name in ("cudnn", "fa2"):
+            entries += [rate(group, name), shown(group.ratio(name))]
+        entries += [shown(anchors.ratio(group, name)) for name in ("fa3", "goal")]
+        rows.append(f"| {' | '.join([*entries, shown(group.ratio('prototype'))])} |")
+    return rows
+
+
+def other_rows(found: Found, related: list[Relation]) -> list[str]:
+    rows = ["| problem | Tandem | others | held against | ratio | wanted |", "| --- | --: | --- | --- | --: | --: |"]
+    for cell, group in found.items():
+        names = [name for name in group.passes if name in TITLES and name != "tandem"]
+        others = ", ".join(f"{TITLES[name]} {rate(group, name)} ({shown(group.ratio(name))})" for name in names)
+        ours = [relation for relation in related if relation.cell == cell]
+        for relation in ours:
+            held = f"{relation.kind} ({relation.to}) | {relation.ratio:.3f} | {relation.wanted:g}"
+            rows.append(f"| {cell.name} | {rate(group, 'tandem')} | {others} | {held} |")
+        if not ours:
+            rows.append(f"| {cell.name} | {rate(group, 'tandem')} | {others} | | | |")
+    return rows
+
+
+def rate(group: Measurement, name: str) -> str:
+    return f"{group.tflops(name):.0f}" if name in group.passes else "-"
