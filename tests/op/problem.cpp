@@ -64,8 +64,10 @@ class Filler {
 Span Problem::span(int64_t b) const {
   if (!packed) return {b * seqlen_q, used(seqused_q, b, seqlen_q), b * seqlen_k, used(seqused_k, b, seqlen_k)};
   const size_t n = static_cast<size_t>(b);
-  return {cu_seqlens_q[n], used(seqused_q, b, cu_seqlens_q[n + 1] - cu_seqlens_q[n]), cu_seqlens_k[n],
-          used(seqused_k, b, cu_seqlens_k[n + 1] - cu_seqlens_k[n])};
+  const int64_t q_begin = cu_seqlens_q[n];  // 64 bits: tests of clamping have offsets whose difference needs them
+  const int64_t k_begin = cu_seqlens_k[n];
+  return {q_begin, used(seqused_q, b, cu_seqlens_q[n + 1] - q_begin), k_begin,
+          used(seqused_k, b, cu_seqlens_k[n + 1] - k_begin)};
 }
 
 double Problem::scale() const {
