@@ -45,7 +45,7 @@ from libraries import (
     TandemTorch,
     TorchFlash,
 )
-from measurements import Anchors, Record, column, compact_table, latest, relation_table
+from measurements import Anchors, Record, column, commit, compact_table, latest, relation_table
 from torch.nn.attention import SDPBackend
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -147,8 +147,6 @@ class Bench:
                 self.keep([common | self.matmul()])
             for cell in self.arguments.cells:
                 self.keep([common | line for line in self.time_cell(cell, check=number == 1)])
-        if self.arguments.eager:
-            self.keep([common | line for line in self.eager_calls()])
 
     def keep(self, records: list[Record]) -> None:
         self.records += records
@@ -200,27 +198,6 @@ class Bench:
         if (key(library), cell.name) not in self.refused:
             self.refused.add((key(library), cell.name))
             print(f"{cell.name}: not by {key(library)}: {reason[0][:160] if reason else 'no reason given'}", flush=True)
-
-    def eager_calls(self) -> list[Record]:
-        """Microseconds of the host for one call of a problem whose kernel takes less."""
-        cell = Cell(64, 64, "causal", 128, 1, 8, 8)
-        records = []
-        for name, call in self.prepare(cell, check=False).items():
-            warm_up([call], self.timer, self.arguments.warm_up)
-            times = [host_milliseconds_per_call(call, self.timer) for _ in range(self.arguments.reps)]
-            print(f"eager call of {name}: {statistics.median(times) * 1e3:.1f} us", flush=True)
-            library = next(library for library in self.libraries if key(library) == name)
-            records.append(cell.record() | summary(library, times) | {"op": "eager_call"})
-        return records
-
-
-def host_milliseconds_per_call(call: Callable[[], Any], timer: Timer, calls: int = 100) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):  # fewer than the device's queue holds
-        call()
-    milliseconds = (time.perf_counter() - start) * 1e3
-    timer.wait()
-    return milliseconds / calls
 
 
 def key(library: Library) -> str:
@@ -275,15 +252,6 @@ def environment(arguments: argparse.Namespace) -> dict[str, str]:
     return {"commit": arguments.commit, "gpu": torch.cuda.get_device_name(0), "driver": f"{driver}, {versions}"}
 
 
-def commit() -> str:
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        found = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        found = ""
-    return found or "unknown"
-
-
 def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build" / "libtandem.so")
@@ -294,7 +262,6 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=21, help="timed calls of each library in each cell and pass")
     parser.add_argument("--runs", type=int, default=3, help="passes")
     parser.add_argument("--warm-up", type=float, default=0.5, metavar="SECONDS")
-    parser.add_argument("--eager", action="store_true", help="also the host's time for a small call")
     parser.add_argument("--output", type=pathlib.Path, help="append the lines of results to this file")
     parser.add_argument("--commit", default=commit(), help="of the library, where there is no git to ask")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try out the script")

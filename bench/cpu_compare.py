@@ -15,13 +15,13 @@ import datetime
 import json
 import pathlib
 import statistics
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from measurements import commit
 from tandem_c import Tandem
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -99,11 +99,6 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return "unknown CPU"
-
-
-def commit() -> str:
-    result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return result.stdout.strip() or "unknown"
 
 
 def parse_shape(text: str) -> tuple[int, int, int, int]:

@@ -20,7 +20,8 @@ import tempfile
 from typing import Any
 
 import torch
-from cpu_compare import ROOT, commit, cpu_name, parse_shape, time_calls
+from cpu_compare import ROOT, cpu_name, parse_shape, time_calls
+from measurements import commit
 from tandem_c import Tandem
 
 TILES = "src/cpu/tiled_tiles.h"

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import pathlib
 import statistics
+import subprocess
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -54,10 +55,14 @@ class Measurement:
         return statistics.median(self.matmul.values()) if self.matmul else None
 
 
-def read_lines(path: pathlib.Path) -> list[Record]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+def commit() -> str:
+    """Of what is measured; "unknown" where there is no git to ask."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(git, cwd=ANCHORS.parent, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        found = ""
+    return found or "unknown"
 
 
 def latest(records: Iterable[Record]) -> dict[Cell, Measurement]:

@@ -6,6 +6,7 @@
 
 README.md: bench/results/cpu.jsonl, to which bench/cpu_compare.py appends; each row is the last run that timed it.
 README.md, docs/SPEED.md, docs/speed_forward.svg: bench/results/forward.jsonl (bench/compare.py); see gpu_figures.py.
+docs/SPEED.md: bench/results/eager_overhead.jsonl (bench/eager_overhead.py).
 docs/TUNING.md: bench/results/cpu_tiles.jsonl, to which bench/cpu_tiles.py appends; the commit timed last.
 """
 
@@ -96,6 +97,7 @@ TABLES = [
     ("README.md", "bench/results/cpu.jsonl", table),
     ("README.md", "bench/results/forward.jsonl", gpu_figures.summary),
     ("docs/SPEED.md", "bench/results/forward.jsonl", gpu_figures.details),
+    ("docs/SPEED.md", "bench/results/eager_overhead.jsonl", gpu_figures.eager_calls),
     ("docs/TUNING.md", "bench/results/cpu_tiles.jsonl", tile_table),
 ]
 CHARTS = [("docs/speed_forward.svg", "bench/results/forward.jsonl", gpu_figures.chart)]

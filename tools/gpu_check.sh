@@ -22,7 +22,7 @@ build=build
 log=
 again=no
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
-bench_options='--cells table,fp16,gqa,headdims,packed,masks --libraries tandem,cudnn,fa2,fa3,flex --eager'
+bench_options='--cells table,fp16,gqa,headdims,packed,masks --libraries tandem,cudnn,fa2,fa3,flex'
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in

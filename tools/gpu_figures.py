@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import bar_chart
 from cells import HEADDIMS, MASKS, SEQLENS, Cell, parse_cells
-from measurements import Anchors, Measurement, Relation, column, latest, relations, shown
+from measurements import Anchors, Measurement, Relation, latest, relations, shown
 
 COLORS = {"FA2": "#9aa5b1", "cuDNN": "#6c8ebf", "FA3": "#e0a458", "Tandem": "#2f855a"}
 TITLES = {"fa2": "FA2", "cudnn": "cuDNN", "fa3": "FA3", "tandem": "Tandem", "flex": "FlexAttention"}
@@ -73,18 +73,12 @@ def summary(lines: Iterable[str]) -> str:
 
 
 def details(lines: Iterable[str]) -> str:
-    """docs/SPEED.md: a row a cell, then what is held against other cells, then the host's time of a call."""
-    lines = list(lines)
+    """docs/SPEED.md: a row a cell, then what is held against other cells."""
     found = read(lines)
     parts = [f"Measured on {measured_where(found)}.", "", *cell_rows(table_cells(found))]
     others = {cell: group for cell, group in found.items() if cell not in table_cells(found)}
     if others:
         parts += ["", "### Other problems", "", *other_rows(others, relations(found))]
-    calls = [record for record in map(json.loads, lines) if record["op"] == "eager_call"]
-    if calls:
-        last = [record for record in calls if record["run"] == calls[-1]["run"]]
-        times = ", ".join(f"{column(record)} {record['ms'] * 1e3:.1f}" for record in last)
-        parts += ["", "### The host's part", "", f"Microseconds of the host for one call of a small problem: {times}."]
     return "\n".join(parts) + "\n"
 
 
@@ -119,3 +113,15 @@ def other_rows(found: Found, related: list[Relation]) -> list[str]:
 
 def rate(group: Measurement, name: str) -> str:
     return f"{group.tflops(name):.0f}" if name in group.passes else "-"
+
+
+def eager_calls(lines: Iterable[str]) -> str:
+    """docs/SPEED.md: the last line of each device and call."""
+    last = {(record["device"], record["call"]): record for record in map(json.loads, filter(str.strip, lines))}
+    rows = ["| device | call | us | from, to | torch | commit |", "| --- | --- | --: | --- | --- | --- |"]
+    for (device, call), record in sorted(last.items()):
+        figures = f"{record['us']:.1f} | {record['us_min']:.1f}, {record['us_max']:.1f}"
+        rows.append(
+            f"| {device} ({record['processor']}) | {call} | {figures} | {record['torch']} | {record['commit']} |"
+        )
+    return "\n".join(rows) + "\n"
