@@ -2,42 +2,104 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <vector>
 
 #include "compare.h"
+#include "float_types.h"
 #include "problem.h"
 #include "runner.h"
+#include "target.h"
 
 namespace tandem::optest {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A test that runs once on each backend of the CPU.
-class BackendTest : public ::testing::TestWithParam<int32_t> {
+// A test that runs once on each target.
+class BackendTest : public ::testing::TestWithParam<Target> {
  protected:
-  int32_t backend() const { return GetParam(); }
+  const Target& target() const { return GetParam(); }
+  int32_t backend() const { return target().backend; }
+  bool gradients() const { return target().gradients; }
+
+  // Problems in the target's type and head dims, if it has any.
+  Problem dense(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t nheads_q, int64_t nheads_k, int64_t headdim,
+                int32_t dtype = TANDEM_FP32) const {
+    return fitted(dense_problem(batch, seqlen_q, seqlen_k, nheads_q, nheads_k, headdim, dtype), target());
+  }
+  Problem packed(const std::vector<int32_t>& lengths_q, const std::vector<int32_t>& lengths_k, int64_t nheads_q,
+                 int64_t nheads_k, int64_t headdim, int32_t dtype = TANDEM_FP32) const {
+    return fitted(packed_problem(lengths_q, lengths_k, nheads_q, nheads_k, headdim, dtype), target());
+  }
+  std::vector<int32_t> dtypes(std::initializer_list<int32_t> all) const {
+    return target().fixed() ? std::vector<int32_t>{target().dtype} : all;
+  }
+  std::vector<int64_t> headdims(std::initializer_list<int64_t> all) const {
+    return target().fixed() ? std::vector<int64_t>{target().headdim} : all;
+  }
+
   Results forward(const Problem& problem, const Inputs& inputs) const {
     return run_forward(problem, inputs, backend());
   }
-  Results both(const Problem& problem, const Inputs& inputs) const { return run_both(problem, inputs, backend()); }
-  // Forward and backward on random inputs, within the contract's tolerance.
+  // Forward and backward; the gradients are empty on a target that has none.
+  Results both(const Problem& problem, const Inputs& inputs) const {
+    return gradients() ? run_both(problem, inputs, backend()) : run_forward(problem, inputs, backend());
+  }
+  // On random inputs, within the contract's tolerance.
   void expect_correct(const Problem& problem, uint64_t seed) const {
     SCOPED_TRACE(describe(problem));
-    EXPECT_EQ(check_problem(problem, random_inputs(problem, seed), backend()), "");
+    EXPECT_EQ(fault(problem, random_inputs(problem, seed)), "");
   }
+  std::string fault(const Problem& problem, const Inputs& inputs) const {
+    return check_problem(problem, inputs, backend(), gradients());
+  }
+
+  // Of one value of O worked out by hand: P and O are rounded to the type.
+  double tolerance(double magnitude) const {
+    return target().fixed() ? 2 * ulp(target().dtype, magnitude) : 1e-6 * std::max(1.0, magnitude);
+  }
+  double lse_tolerance(double lse) const { return (target().fixed() ? 1e-5 : 1e-6) * std::max(1.0, std::fabs(lse)); }
 };
 
-inline std::string backend_test_name(const ::testing::TestParamInfo<int32_t>& info) {
-  return tandem_backend_name(info.param);
+inline std::string target_test_name(const ::testing::TestParamInfo<Target>& info) {
+  return info.param.name;
 }
 
-#define TANDEM_ON_EACH_CPU_BACKEND(Suite)                                                                 \
-  INSTANTIATE_TEST_SUITE_P(Cpu, Suite, ::testing::Values(TANDEM_BACKEND_REFERENCE, TANDEM_BACKEND_TILED), \
-                           ::tandem::optest::backend_test_name)
+#define TANDEM_ON_EACH_TARGET(Suite)                                                      \
+  INSTANTIATE_TEST_SUITE_P(Each, Suite, ::testing::ValuesIn(::tandem::optest::targets()), \
+                           ::tandem::optest::target_test_name)
+
+// For suites about the backward.
+inline std::vector<Target> targets_with_gradients() {
+  std::vector<Target> result;
+  for (Target& target : targets()) {
+    if (target.gradients) result.push_back(std::move(target));
+  }
+  return result;
+}
+
+#define TANDEM_ON_EACH_TARGET_WITH_GRADIENTS(Suite)                                                      \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                                                  \
+  INSTANTIATE_TEST_SUITE_P(Each, Suite, ::testing::ValuesIn(::tandem::optest::targets_with_gradients()), \
+                           ::tandem::optest::target_test_name)
+
+// Rows of `columns` values, the given ones in the first columns, 0 in the others.
+inline std::vector<double> in_first_column(const std::vector<double>& values, int64_t columns) {
+  std::vector<double> rows(values.size() * static_cast<size_t>(columns));
+  for (size_t n = 0; n < values.size(); ++n) rows[n * static_cast<size_t>(columns)] = values[n];
+  return rows;
+}
+
+// Rows [begin, begin + count) of `width` values.
+inline std::vector<double> rows_of(const std::vector<double>& values, int64_t begin, int64_t count, int64_t width) {
+  if (values.empty()) return {};
+  return std::vector<double>(values.begin() + begin * width, values.begin() + (begin + count) * width);
+}
 
 inline bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0);

@@ -14,7 +14,7 @@ std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, co
 // The oracle of a backend: for the reference, the tests' own dense attention; for all others, the reference in fp64.
 Results oracle_for(int32_t backend, const Problem& problem, const Inputs& inputs, bool gradients);
 
-// Runs forward and backward and compares: the whole check in one call. Empty: all is well.
-std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend);
+// Runs forward and, with `gradients`, backward, and compares: the whole check in one call. Empty: all is well.
+std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t backend, bool gradients = true);
 
 }  // namespace tandem::optest

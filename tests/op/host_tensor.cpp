@@ -51,10 +51,10 @@ int64_t HostTensor::count() const {
   return std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, [](int64_t a, int64_t b) { return a * b; });
 }
 
-tandem_tensor HostTensor::view() const {
+tandem_tensor HostTensor::view_in(uint8_t* storage) const {
   tandem_tensor tensor = {};
   if (!present()) return tensor;
-  tensor.data = const_cast<uint8_t*>(storage_.data()) + first_element_ * element_bytes(dtype_);
+  tensor.data = storage + first_element_ * element_bytes(dtype_);
   tensor.dtype = dtype_;
   tensor.ndim = static_cast<int32_t>(shape_.size());
   std::copy(shape_.begin(), shape_.end(), tensor.shape);

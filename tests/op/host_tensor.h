@@ -29,7 +29,10 @@ class HostTensor {
   HostTensor(Shape shape, int32_t dtype, const Layout& layout = {});
 
   bool present() const { return !shape_.empty(); }
-  tandem_tensor view() const;
+  tandem_tensor view() { return view_in(storage_.data()); }
+  // The tensor, guard bands and all, as bytes; and the view of a copy of them.
+  std::vector<uint8_t>& storage() { return storage_; }
+  tandem_tensor view_in(uint8_t* storage) const;
   int32_t dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
   int64_t count() const;

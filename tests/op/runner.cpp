@@ -80,19 +80,6 @@ tandem_status call_run(const tandem_varlen_backward_params& p) {
   return tandem_varlen_backward(&p);
 }
 
-// Gives the call the workspace that it asks for, and runs it.
-template <typename Params>
-tandem_status run_with_workspace(Params& params, GuardedBytes& workspace) {
-  uint64_t bytes = 0;
-  uint64_t alignment = 0;
-  const tandem_status status = call_workspace(params, &bytes, &alignment);
-  if (status != TANDEM_OK) return status;
-  workspace = GuardedBytes(bytes, alignment);
-  params.exec.workspace = bytes > 0 ? workspace.data() : nullptr;
-  params.exec.workspace_bytes = bytes;
-  return call_run(params);
-}
-
 }  // namespace
 
 GuardedBytes::GuardedBytes(uint64_t bytes, uint64_t alignment)
@@ -130,46 +117,65 @@ Runner::Runner(const Problem& problem, const Inputs& inputs, int32_t backend)
 }
 
 template <typename Params>
-void Runner::fill_common(Params& params) {
+void Runner::fill_common(Params& params, CallMemory& memory) {
   params.struct_size = sizeof params;
-  params.exec.device = {TANDEM_CPU, 0};
+  memory.set_place(params.exec);
   params.exec.backend = backend_;
   params.exec.num_threads = problem_.num_threads;
   params.exec.deterministic = problem_.deterministic;
   params.exec.checked = problem_.checked;
-  params.q = q_.view();
-  params.k = k_.view();
-  params.v = v_.view();
-  params.out = out_.view();
-  params.lse = lse_.view();
-  params.sink = sink_.view();
-  params.seqused_q = seqused_q_.view();
-  params.seqused_k = seqused_k_.view();
+  params.q = memory.view(q_);
+  params.k = memory.view(k_);
+  params.v = memory.view(v_);
+  params.out = memory.view(out_);
+  params.lse = memory.view(lse_);
+  params.sink = memory.view(sink_);
+  params.seqused_q = memory.view(seqused_q_);
+  params.seqused_k = memory.view(seqused_k_);
   params.mask.causal = problem_.causal;
   params.mask.top_left = problem_.top_left;
   params.mask.has_window = problem_.has_window;
   params.mask.window_left = problem_.has_window ? problem_.window_left : -1;
   params.mask.window_right = problem_.has_window ? problem_.window_right : -1;
   params.mask.attention_chunk = problem_.attention_chunk;
-  params.mask.lo = lo_.view();
-  params.mask.hi = hi_.view();
+  params.mask.lo = memory.view(lo_);
+  params.mask.hi = memory.view(hi_);
   params.softmax_scale = problem_.softmax_scale.value_or(0);
   params.has_softmax_scale = problem_.softmax_scale.has_value();
   params.softcap = problem_.softcap;
   if constexpr (std::is_same_v<Params, tandem_backward_params> ||
                 std::is_same_v<Params, tandem_varlen_backward_params>) {
-    params.dout = dout_.view();
-    params.dlse = dlse_.view();
-    params.dq = dq_.view();
-    params.dk = dk_.view();
-    params.dv = dv_.view();
-    params.dsink = dsink_.view();
+    params.dout = memory.view(dout_);
+    params.dlse = memory.view(dlse_);
+    params.dq = memory.view(dq_);
+    params.dk = memory.view(dk_);
+    params.dv = memory.view(dv_);
+    params.dsink = memory.view(dsink_);
   }
   if constexpr (std::is_same_v<Params, tandem_varlen_forward_params> ||
                 std::is_same_v<Params, tandem_varlen_backward_params>) {
-    params.cu_seqlens_q = cu_seqlens_q_.view();
-    params.cu_seqlens_k = cu_seqlens_k_.view();
+    params.cu_seqlens_q = memory.view(cu_seqlens_q_);
+    params.cu_seqlens_k = memory.view(cu_seqlens_k_);
   }
+}
+
+// With the workspace that the call asks for.
+template <typename Params>
+tandem_status Runner::call() {
+  CallMemory memory(backend_);
+  Params params = {};
+  fill_common(params, memory);
+  uint64_t bytes = 0;
+  uint64_t alignment = 0;
+  tandem_status status = call_workspace(params, &bytes, &alignment);
+  if (status == TANDEM_OK) {
+    workspace_ = GuardedBytes(bytes, alignment);
+    params.exec.workspace = bytes > 0 ? memory.address(workspace_.storage()) + workspace_.offset() : nullptr;
+    params.exec.workspace_bytes = bytes;
+    status = call_run(params);
+  }
+  memory.bring_home();
+  return status;
 }
 
 void Runner::watch(std::vector<HostTensor*> inputs, std::vector<HostTensor*> outputs) {
@@ -194,24 +200,13 @@ tandem_status Runner::forward() {
   out_ = HostTensor(problem_.out_shape(), problem_.out_dtype, problem_.out_layout);
   lse_ = problem_.with_lse ? HostTensor(problem_.lse_shape(), problem_.lse_dtype, problem_.lse_layout) : HostTensor();
   watch({}, {&out_, &lse_});
-  const tandem_status status = run_forward();
+  const tandem_status status = problem_.packed ? call<tandem_varlen_forward_params>() : call<tandem_forward_params>();
   inspect();
   if (status == TANDEM_OK) {
     results_.out = out_.values();
     results_.lse = lse_.values();
   }
   return status;
-}
-
-tandem_status Runner::run_forward() {
-  if (problem_.packed) {
-    tandem_varlen_forward_params params = {};
-    fill_common(params);
-    return run_with_workspace(params, workspace_);
-  }
-  tandem_forward_params params = {};
-  fill_common(params);
-  return run_with_workspace(params, workspace_);
 }
 
 void Runner::set_forward(const std::vector<double>& out, const std::vector<double>& lse) {
@@ -244,7 +239,7 @@ tandem_status Runner::backward() {
   dv_ = HostTensor(problem_.v_shape(), problem_.dtype, problem_.gradient_layout);
   dsink_ = problem_.sink.empty() ? HostTensor() : HostTensor({problem_.nheads_q}, problem_.lse_dtype);
   watch({&out_, &lse_, &dout_, &dlse_}, {&dq_, &dk_, &dv_, &dsink_});
-  const tandem_status status = run_backward();
+  const tandem_status status = problem_.packed ? call<tandem_varlen_backward_params>() : call<tandem_backward_params>();
   inspect();
   if (status == TANDEM_OK) {
     results_.dq = dq_.values();
@@ -253,17 +248,6 @@ tandem_status Runner::backward() {
     results_.dsink = dsink_.values();
   }
   return status;
-}
-
-tandem_status Runner::run_backward() {
-  if (problem_.packed) {
-    tandem_varlen_backward_params params = {};
-    fill_common(params);
-    return run_with_workspace(params, workspace_);
-  }
-  tandem_backward_params params = {};
-  fill_common(params);
-  return run_with_workspace(params, workspace_);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "device.h"
 #include "problem.h"
 
 namespace tandem::optest {
@@ -11,7 +12,8 @@ class GuardedBytes {
  public:
   GuardedBytes() : GuardedBytes(0, 1) {}
   GuardedBytes(uint64_t bytes, uint64_t alignment);
-  void* data() { return storage_.data() + begin_; }
+  std::vector<uint8_t>& storage() { return storage_; }  // with the bands; the scratch memory begins at offset()
+  size_t offset() const { return begin_; }
   bool guards_intact() const;
 
  private:
@@ -20,8 +22,9 @@ class GuardedBytes {
   size_t bytes_ = 0;
 };
 
-// Runs a problem through the C interface on one backend. Every tensor lies between guard bands, outputs are NaN before
-// the call, and after it `damage` says what was written that should not have been.
+// Runs a problem through the C interface on one backend, in the memory that it wants. Every tensor lies between guard
+// bands, outputs and scratch memory are NaN before the call, and after it `damage` says what was written that should
+// not have been.
 class Runner {
  public:
   Runner(const Problem& problem, const Inputs& inputs, int32_t backend);
@@ -39,10 +42,10 @@ class Runner {
 
  private:
   template <typename Params>
-  void fill_common(Params& params);
+  void fill_common(Params& params, CallMemory& memory);
+  template <typename Params>
+  tandem_status call();
   void prepare_backward_inputs();
-  tandem_status run_forward();
-  tandem_status run_backward();
   void watch(std::vector<HostTensor*> inputs, std::vector<HostTensor*> outputs);
   void inspect();
 
