@@ -34,7 +34,14 @@ CaseResult run_case(uint64_t seed) {
   params.out = machine.global().upload("out", filled);
   params.load_map = encode(machine, Case::load_map(params.in));
   params.store_map = encode(machine, Case::store_map(params.out));
+  if constexpr (Case::kPrepareThreads > 0) {
+    Launch prepare;
+    prepare.threads = Case::kPrepareThreads;
+    prepare.kernel = [&params] { Case::prepare(params); };
+    machine.run(prepare);
+  }
   Launch launch;
+  launch.dependent = Case::kPrepareThreads > 0;
   launch.blocks = Case::kBlocks;
   launch.threads = Case::kThreads;
   launch.cluster_size = Case::kClusterSize;

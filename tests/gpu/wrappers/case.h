@@ -14,6 +14,7 @@
 //   kInWords, kOutWords                      of the buffers, which all blocks share
 //   input(random, in)                        on the host, from a seed
 //   run(params)                              on the device, through ptx only
+//   kPrepareThreads, prepare(params)         where there is a grid, of one block, before that one, which depends on it
 //   expect(in, out)                          on the host: the right result, from the instruction's definition; `out`
 //                                            comes filled with kOutFill
 //   kKind, kRelative, kAbsolute              how results compare
@@ -83,6 +84,7 @@ struct CaseDefaults {
   static constexpr int kThreads = 128;
   static constexpr int kBlocks = 1;
   static constexpr int kClusterSize = 1;
+  static constexpr int kPrepareThreads = 0;
   static constexpr uint32_t kOutFill = 0xcdcdcdcd;  // of `out` before the launch
   static constexpr Kind kKind = Kind::kBits;
   static constexpr double kRelative = 0;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include "wrappers/cluster_cases.cuh"
+#include "wrappers/grid_cases.cuh"
 #include "wrappers/math_cases.cuh"
 #include "wrappers/memory_cases.cuh"
+#include "wrappers/mma_cases.cuh"
 #include "wrappers/tma_cases.cuh"
 #include "wrappers/warp_cases.cuh"
 #include "wrappers/wgmma_cases.cuh"
@@ -76,6 +78,15 @@ void for_each_case(Visit visit) {
   visit(TmaMulticast<3>{});
   visit(TmaMulticast<4>{});
   visit(TmaMulticast<5>{});
+
+  visit(MmaCase<Bf16, Values::kIntegers>{});
+  visit(MmaCase<Fp16, Values::kIntegers>{});
+  visit(MmaCase<Bf16, Values::kReals>{});
+  visit(MmaCase<Fp16, Values::kReals>{});
+  visit(MmaOfTiles<k128, 128>{});
+  visit(MmaOfTiles<k64, 192>{});
+
+  visit(GridDependency{});
 }
 
 }  // namespace tandem::sm90::wrappers

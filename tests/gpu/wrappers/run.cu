@@ -18,6 +18,11 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Case::kThreads, 1) case_kernel(const TANDEM_G
   Case::run(params);
 }
 
+template <typename Case>
+TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Case::kPrepareThreads, 1) prepare_kernel(const TANDEM_GRID_CONSTANT Params params) {
+  Case::prepare(params);
+}
+
 void encode(const TensorMapSpec& spec, ptx::TensorMap* map) {
   if (spec.rank == 0) return;
   const Status status = encode_tensor_map(spec, map);
@@ -28,14 +33,20 @@ template <typename Case>
 void launch(const Params& params) {
   const auto kernel = case_kernel<Case>;
   TANDEM_CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {Case::kClusterSize, 1, 1};
+  cudaLaunchAttribute attribute;
+  if constexpr (Case::kPrepareThreads > 0) {
+    prepare_kernel<Case><<<1, Case::kPrepareThreads>>>(params);
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  } else {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {Case::kClusterSize, 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(Case::kBlocks);
   config.blockDim = dim3(Case::kThreads);
   config.dynamicSmemBytes = kSharedBytes;
-  config.attrs = &cluster;
+  config.attrs = &attribute;
   config.numAttrs = 1;
   TANDEM_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, params));
   TANDEM_CHECK_CUDA(cudaDeviceSynchronize());

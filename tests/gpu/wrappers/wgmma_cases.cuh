@@ -30,6 +30,26 @@ inline void encode(float value, E4m3& element) {
   element = to_e4m3(value);
 }
 
+// Integers of at most 3, or reals below 8.
+inline float random_value(Random& random, Values values) {
+  return values == Values::kIntegers ? static_cast<float>(random.below(7) - 3)
+                                     : static_cast<float>(random.below(1 << 24)) * 0x1p-20f - 8.0f;
+}
+template <typename Element>
+void random_elements(Random& random, Words& words, Values values) {
+  for (uint32_t& word : words) {
+    Element elements[4 / sizeof(Element)];
+    for (Element& element : elements) encode(random_value(random, values), element);
+    std::memcpy(&word, elements, sizeof(word));
+  }
+}
+template <typename Element>
+double element_at(const uint32_t* words, int index) {
+  Element value;
+  std::memcpy(&value, reinterpret_cast<const unsigned char*>(words) + index * sizeof(Element), sizeof(value));
+  return to_float(value);
+}
+
 template <typename ElementType, int kNValue, bool kInRegisters, ptx::Major kA, ptx::Major kB,
           Swizzle kSwizzleValue = Swizzle::k128Bytes, Values kValuesValue = Values::kIntegers>
 struct WgmmaCase : CaseDefaults {
@@ -48,18 +68,7 @@ struct WgmmaCase : CaseDefaults {
   static constexpr double kSumError = kElementBytes == 1 ? kK * 64 * 0x1p-13 : kK * 64 * 0x1p-23;
   static constexpr double kAbsolute = kValues == Values::kIntegers ? 0 : kSumError;
 
-  static void input(Random& random, Words& in) {
-    for (uint32_t& word : in) {
-      Element elements[4 / kElementBytes];
-      for (Element& element : elements) {
-        const bool integer = kValues == Values::kIntegers;
-        encode(integer ? static_cast<float>(random.below(7) - 3)
-                       : (static_cast<float>(random.below(1 << 24)) * 0x1p-20f - 8.0f),
-               element);
-      }
-      std::memcpy(&word, elements, sizeof(word));
-    }
-  }
+  static void input(Random& random, Words& in) { random_elements<Element>(random, in, kValues); }
 
   template <int kRows>
   using KMajorTile = SwizzledTile<kRows, kRowBytes, kSwizzle>;
@@ -134,12 +143,7 @@ struct WgmmaCase : CaseDefaults {
     for (int i = 0; i < kN / 2; ++i) ptx::store_global(params.out + i * kThreads + t, ptx::float_to_bits(d[i]));
   }
 
-  static double element(const Words& in, int row, int k) {
-    Element value;
-    const auto* bytes = reinterpret_cast<const unsigned char*>(in.data());
-    std::memcpy(&value, bytes + row * kRowBytes + k * kElementBytes, sizeof(value));
-    return to_float(value);
-  }
+  static double element(const Words& in, int row, int k) { return element_at<Element>(in.data(), row * kK + k); }
   static void expect(const Words& in, Words& out) {
     for (int i = 0; i < kN / 2; ++i) {
       for (int t = 0; t < kThreads; ++t) {

@@ -27,9 +27,21 @@ void check_shared(const Caller& caller, const Block& block, uint32_t address, ui
   }
 }
 
+// Of bytes that are in bounds and no mbarrier's.
+void check_no_copy(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
+  if (!block.shared.any(address, bytes, SharedMemory::State::kArriving)) return;
+  fail(caller, ReportKind::kCopyRace, bytes_at(bytes, address) + " of shared memory, to which a copy is under way");
+}
+
 void check_global(const Caller& caller, const void* pointer, size_t bytes) {
-  const std::string what = Machine::current().global().out_of_bounds(pointer, bytes);
+  const GlobalMemory& global = Machine::current().global();
+  const std::string what = global.out_of_bounds(pointer, bytes);
   if (!what.empty()) fail(caller, ReportKind::kOutOfBounds, std::to_string(bytes) + " bytes at " + what);
+  if (!caller.thread.block->may_precede_last_grid) return;
+  const std::string early = global.written_by_earlier_grid(pointer, bytes);
+  if (early.empty()) return;
+  fail(caller, ReportKind::kMissingGridWait,
+       early + " is the grid's before this one, and nobody in the block has called wait_for_previous_grid()");
 }
 
 void check_alignment(const Caller& caller, uint64_t address, uint32_t bytes, const std::string& name) {
@@ -65,7 +77,7 @@ uint8_t* atomic_word(const void* pointer, Site site) {
   check_alignment(caller, reinterpret_cast<uintptr_t>(pointer), 4, Machine::current().global().describe(pointer));
   read_global(caller, pointer, 4);
   Machine::current().record(caller.thread, Op::kAtomic, {});
-  return static_cast<uint8_t*>(const_cast<void*>(pointer));
+  return write_global(caller, const_cast<void*>(pointer), 4);
 }
 
 }  // namespace
@@ -80,7 +92,8 @@ uint32_t own_offset(const Caller& caller, uint32_t address) {
 
 const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
   check_shared(caller, block, address, bytes);
-  if (!block.shared.all(address, bytes, SharedMemory::State::kWritten)) {
+  check_no_copy(caller, block, address, bytes);
+  if (block.shared.any(address, bytes, SharedMemory::State::kUnwritten)) {
     fail(caller, ReportKind::kUnwrittenRead, bytes_at(bytes, address) + " of shared memory, which nobody has written");
   }
   return block.shared.at(address);
@@ -88,8 +101,46 @@ const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address,
 
 uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
   check_shared(caller, block, address, bytes);
+  check_no_copy(caller, block, address, bytes);
+  block.shared.set_state(address, bytes, SharedMemory::State::kUnfenced);
+  Machine::current().self().unfenced.push_back({&block, address, bytes});
+  return block.shared.at(address);
+}
+
+const uint8_t* read_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
+  using State = SharedMemory::State;
+  if (block.shared.in_bounds(address, bytes) && block.shared.all(address, bytes, State::kWritten)) {
+    return block.shared.at(address);
+  }
+  const uint8_t* found = read_shared(caller, block, address, bytes);
+  if (block.shared.any(address, bytes, State::kUnfenced)) {
+    fail(caller, ReportKind::kMissingProxyFence,
+         bytes_at(bytes, address) + " of shared memory, whose writer has not called fence_proxy_async_shared() since");
+  }
+  return found;
+}
+
+uint8_t* write_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
+  check_shared(caller, block, address, bytes);
   block.shared.set_state(address, bytes, SharedMemory::State::kWritten);
   return block.shared.at(address);
+}
+
+// Where a copy may not go is reported when it lands.
+void expect_copy(Block& block, uint32_t address, uint32_t bytes) {
+  using State = SharedMemory::State;
+  if (!block.shared.in_bounds(address, bytes) || block.shared.any(address, bytes, State::kBarrier)) return;
+  block.shared.set_state(address, bytes, State::kArriving);
+}
+
+void fence_proxy_async(Site site) {
+  Machine& machine = Machine::current();
+  if (machine.judge(Op::kFenceProxy, {}, site).times == 0) return;
+  using State = SharedMemory::State;
+  for (const SharedWrite& write : machine.self().unfenced) {
+    write.block->shared.change_state(write.address, write.bytes, State::kUnfenced, State::kWritten);
+  }
+  machine.self().unfenced.clear();
 }
 
 const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes) {

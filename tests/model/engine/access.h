@@ -18,11 +18,18 @@ struct Caller {
 constexpr int kWindowBits = 24;
 uint32_t own_offset(const Caller& caller, uint32_t address);
 
-// Bytes of shared memory, in bounds and no mbarrier's; reads want them written, writes make them so.
+// Bytes of shared memory, in bounds and no mbarrier's; reads want them written, writes make them so. Neither may meet a
+// copy that is under way to them. The second pair is for the async proxy, the copy engine and wgmma: what it reads must
+// have been fenced.
 const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
 uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
+const uint8_t* read_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
+uint8_t* write_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
+// A copy to these bytes begins.
+void expect_copy(Block& block, uint32_t address, uint32_t bytes);
 
-// The same of global memory.
+// Global memory: in bounds; reads want it written; and where the grid before has written it, the block must have waited
+// for that grid.
 const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes);
 uint8_t* write_global(const Caller& caller, void* pointer, size_t bytes);
 

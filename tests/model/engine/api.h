@@ -49,6 +49,9 @@ void bulk_commit(Site site);
 void bulk_wait(int pending, bool read_only, Site site);
 
 void fence(Site site);
+void fence_proxy_async(Site site);
+void launch_dependent_grid(Site site);
+void wait_for_previous_grid(Site site);
 
 // d: n / 2 registers; fragment: 4, or null where A is in shared memory.
 void wgmma(WgmmaShape shape, float* d, const uint32_t* fragment, uint64_t descriptor_a, uint64_t descriptor_b,
@@ -64,6 +67,7 @@ uint32_t ballot(bool predicate, Site site);
 void warp_sync(Site site);
 void ldmatrix(uint32_t (&registers)[4], uint32_t address, bool transposed, Site site);
 void stmatrix(uint32_t address, const uint32_t (&registers)[4], bool transposed, Site site);
+void mma(ElementType element, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Site site);
 
 void load_shared(void* value, uint32_t address, uint32_t bytes, Site site);
 void store_shared(uint32_t address, const void* value, uint32_t bytes, Site site);

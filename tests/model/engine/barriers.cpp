@@ -1,4 +1,4 @@
-// Named barriers, and the barrier of a cluster.
+// Named barriers, the barrier of a cluster, and the wait for the grid before.
 
 #include "engine/api.h"
 #include "engine/collective.h"
@@ -108,6 +108,18 @@ void cluster_wait(Site site) {
     cluster.waiting.push_back(&thread);
     machine.suspend({Wait::Kind::kCluster, Op::kClusterWait, {}, 0, site});
   }
+}
+
+// A hint: here a grid begins when the one before has ended.
+void launch_dependent_grid(Site site) {
+  Machine::current().judge(Op::kGridLaunch, {}, site);
+}
+
+// Returns at once, for the same reason; but from now on the block may touch what that grid has written.
+void wait_for_previous_grid(Site site) {
+  Machine& machine = Machine::current();
+  if (machine.judge(Op::kGridWait, {}, site).times == 0) return;
+  machine.self().block->may_precede_last_grid = false;
 }
 
 }  // namespace tandem::model

@@ -110,7 +110,7 @@ void load_box(const Caller& caller, const Box& box, Block& block) {
     const uint32_t bytes = part.end - part.begin;
     if (bytes > 0) std::memcpy(data.data() + part.begin, read_global(caller, part.gmem, bytes), bytes);
     for_each_chunk(box, row, [&](uint32_t address, uint32_t offset) {
-      std::memcpy(write_shared(caller, block, address, kChunkBytes), data.data() + offset, kChunkBytes);
+      std::memcpy(write_shared_async(caller, block, address, kChunkBytes), data.data() + offset, kChunkBytes);
     });
   }
 }
@@ -120,7 +120,7 @@ std::vector<uint8_t> gather_box(const Caller& caller, const Box& box) {
   for (uint32_t row = 0; row < box.rows(); ++row) {
     uint8_t* target = data.data() + row * box.row_bytes();
     for_each_chunk(box, row, [&](uint32_t address, uint32_t offset) {
-      std::memcpy(target + offset, read_shared(caller, *caller.thread.block, address, kChunkBytes), kChunkBytes);
+      std::memcpy(target + offset, read_shared_async(caller, *caller.thread.block, address, kChunkBytes), kChunkBytes);
     });
   }
   return data;

@@ -69,6 +69,7 @@ void start_load(const Caller& caller, const Load& load, Write write) {
   for (Block* block : destinations(caller, load.blocks)) {
     find_mbarrier(*thread, *block, load.barrier, op, site);
     ++block->loads_in_flight;
+    expect_copy(*block, load.smem, load.bytes);
     machine.schedule(machine.step_after(machine.options().copies) + load.delay, [=, &machine] {
       --block->loads_in_flight;
       write(issued_by(thread, op, site), *block);
@@ -110,7 +111,7 @@ void start_store(const Caller& caller, uint32_t smem, Read read, Write write) {
 }
 
 std::vector<uint8_t> copy_shared(const Caller& caller, uint32_t smem, uint32_t bytes) {
-  const uint8_t* first = read_shared(caller, *caller.thread.block, smem, bytes);
+  const uint8_t* first = read_shared_async(caller, *caller.thread.block, smem, bytes);
   return {first, first + bytes};
 }
 
@@ -168,7 +169,7 @@ void bulk_load(uint32_t smem, const void* gmem, uint32_t bytes, uint32_t barrier
   for (int i = 0; i < verdict.times; ++i) {
     start_load(caller, {smem, moved, barrier, 0, verdict.delay}, [=](const Caller& issuer, Block& block) {
       const uint8_t* source = read_global(issuer, gmem, moved);
-      std::memcpy(write_shared(issuer, block, smem, moved), source, moved);
+      std::memcpy(write_shared_async(issuer, block, smem, moved), source, moved);
     });
   }
 }
@@ -199,6 +200,7 @@ void bulk_reduce_add_f32(float* gmem, uint32_t smem, uint32_t bytes, Site site) 
         caller, smem, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
           read_global(issuer, gmem, moved);
+          write_global(issuer, gmem, moved);
           for (uint32_t element = 0; element < moved / 4; ++element) {
             float addend;
             std::memcpy(&addend, data.data() + 4 * element, sizeof(addend));

@@ -16,7 +16,7 @@ void* GlobalMemory::allocate(const std::string& name, size_t bytes) {
   const uintptr_t first = reinterpret_cast<uintptr_t>(storage.get()) + kGuardBytes;
   const uintptr_t address = (first + kAlignment - 1) / kAlignment * kAlignment;
   std::memset(storage.get(), 0xff, room);
-  allocations_[address] = {name, std::move(storage), bytes, std::vector<uint8_t>(bytes)};
+  allocations_[address] = {name, std::move(storage), bytes, std::vector<Writer>(bytes, kNobody)};
   return reinterpret_cast<void*>(address);
 }
 
@@ -44,8 +44,8 @@ std::string GlobalMemory::out_of_bounds(const void* pointer, size_t bytes) const
 std::string GlobalMemory::unwritten(const void* pointer, size_t bytes) const {
   const auto* found = below(pointer);
   const size_t offset = reinterpret_cast<uintptr_t>(pointer) - found->first;
-  const uint8_t* written = found->second.written.data() + offset;
-  const void* first = bytes == 0 ? nullptr : std::memchr(written, 0, bytes);
+  const Writer* written = found->second.written.data() + offset;
+  const void* first = bytes == 0 ? nullptr : std::memchr(written, kNobody, bytes);
   if (first == nullptr) return "";
   return describe(static_cast<const char*>(pointer) + (static_cast<const uint8_t*>(first) - written));
 }
@@ -54,7 +54,21 @@ void GlobalMemory::mark_written(const void* pointer, size_t bytes) {
   if (bytes == 0) return;
   const uintptr_t address = below(pointer)->first;
   const size_t offset = reinterpret_cast<uintptr_t>(pointer) - address;
-  std::memset(allocations_.at(address).written.data() + offset, 1, bytes);
+  std::memset(allocations_.at(address).written.data() + offset, writer_, bytes);
+}
+
+std::string GlobalMemory::written_by_earlier_grid(const void* pointer, size_t bytes) const {
+  const auto* found = below(pointer);
+  const size_t offset = reinterpret_cast<uintptr_t>(pointer) - found->first;
+  for (size_t i = offset; i < offset + bytes; ++i) {
+    const Writer writer = found->second.written[i];
+    if (writer > kHost && writer != writer_) return describe(static_cast<const char*>(pointer) + (i - offset));
+  }
+  return "";
+}
+
+void GlobalMemory::begin_grid() {
+  writer_ = static_cast<Writer>(kHost + ++grids_ % 200);
 }
 
 std::string GlobalMemory::describe(const void* pointer) const {

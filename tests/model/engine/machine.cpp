@@ -68,14 +68,30 @@ const TensorMapSpec* Machine::tensor_map(const ptx::TensorMap& map) const {
 
 RunResult Machine::run(const Launch& launch) {
   Machine* const before = std::exchange(g_current, this);
-  try {
-    make_blocks(launch);
-    loop();
-  } catch (const Stopped&) {
+  const auto first_event = static_cast<std::ptrdiff_t>(trace_.events().size());
+  if (!report_) {
+    forget_last_grid();
+    global_.begin_grid();
+    try {
+      make_blocks(launch);
+      loop();
+    } catch (const Stopped&) {
+    }
+    stop_fibers();
+    global_.end_grid();
   }
-  stop_fibers();
   g_current = before;
-  return {report_, step_, trace_.hash(), trace_.events(), faults_.any_applied()};
+  const std::vector<Event> events(trace_.events().begin() + first_event, trace_.events().end());
+  return {report_, step_, trace_.hash(), events, faults_.any_applied()};
+}
+
+void Machine::forget_last_grid() {
+  blocks_.clear();
+  clusters_.clear();
+  runnable_.clear();
+  stopping_ = false;
+  live_threads_ = 0;
+  polls_ = 0;
 }
 
 void Machine::make_blocks(const Launch& launch) {
@@ -97,6 +113,7 @@ std::unique_ptr<Block> Machine::make_block(const Launch& launch, int index) {
   block->index = index;
   block->cluster_rank = index % launch.cluster_size;
   block->live_threads = launch.threads;
+  block->may_precede_last_grid = launch.dependent;
   live_threads_ += launch.threads;
   for (int rank = 0; rank < launch.threads; ++rank) {
     if (rank % kWarpgroupSize == 0) {

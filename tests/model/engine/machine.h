@@ -43,19 +43,21 @@ struct Launch {
   int threads = 128;  // of a block
   int cluster_size = 1;
   uint32_t shared_bytes = 0;
+  bool dependent = false;        // may begin while the grid before it still runs: programmatic dependent launch
   std::function<void()> kernel;  // what each thread runs
 };
 
 struct RunResult {
   std::optional<Report> report;  // the first thing that was wrong
-  uint64_t steps = 0;
-  uint64_t trace_hash = 0;
-  std::vector<Event> events;
+  uint64_t steps = 0;            // of all grids so far
+  uint64_t trace_hash = 0;       // likewise
+  std::vector<Event> events;     // of this grid
   bool faults_applied = false;
   std::string text() const;  // "finished", or the report
 };
 
-// A GPU for one launch: all blocks are resident. Memory, names and maps are set up first, then it runs once.
+// A GPU for one launch, or for a few in sequence on the same global memory: all blocks of a grid are resident, and one
+// grid ends before the next begins. Memory, names and maps are set up first. After a report nothing runs any more.
 //
 // A step of the scheduler runs the threads of one warp that can run, one after the other, each until it must wait,
 // ends, or is preempted where other threads could see the order. Which warp is the seed's choice, and so is when an
@@ -114,6 +116,7 @@ class Machine {
       return ready != other.ready ? ready > other.ready : number > other.number;
     }
   };
+  void forget_last_grid();
   void make_blocks(const Launch& launch);
   std::unique_ptr<Block> make_block(const Launch& launch, int index);
   void start(Thread& thread, const std::function<void()>& kernel);

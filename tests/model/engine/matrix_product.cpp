@@ -14,7 +14,7 @@ int element_bytes(ElementType type) {
 }
 
 void decode_chunk(const Caller& caller, ElementType type, uint32_t address, float* values, int step) {
-  const uint8_t* bytes = read_shared(caller, *caller.thread.block, address, kChunkBytes);
+  const uint8_t* bytes = read_shared_async(caller, *caller.thread.block, address, kChunkBytes);
   const int size = element_bytes(type);
   for (int i = 0; i < static_cast<int>(kChunkBytes) / size; ++i)
     values[i * step] = decode_element(type, bytes + i * size);
@@ -96,7 +96,7 @@ float cut(double sum, int fraction_bits) {
   return static_cast<float>(sum);
 }
 
-// Operands of one wgmma: A as [row][k], B as [k][column].
+// Operands of one product: A as [row][k], B as [k][column].
 struct Operands {
   int n, k;
   Precision precision;
@@ -155,28 +155,34 @@ void multiply_row(const Operands& operands, int row, float* d) {
 
 }  // namespace
 
+void add_product(ElementType element, int n, int k, std::vector<float> a, std::vector<float> b, float* d) {
+  Operands operands;
+  operands.n = n;
+  operands.k = k;
+  operands.precision = precision_of(element);
+  operands.a_exponents = exponents_of(a);
+  operands.b_exponents = exponents_of(b);
+  operands.finite_a = finite_part(a);
+  operands.finite_b = finite_part(b);
+  operands.a = std::move(a);
+  operands.b = std::move(b);
+  const auto rows = static_cast<int>(operands.a.size()) / k;
+  for (int row = 0; row < rows; ++row) multiply_row(operands, row, d + row * n);
+}
+
 void multiply(const Caller& caller, const Product& product) {
   const WgmmaShape& shape = product.call.shape;
-  Operands operands;
-  operands.n = shape.n;
-  operands.k = shape.k();
-  operands.precision = precision_of(shape.element);
-  operands.a.resize(kProductRows * shape.k());
-  operands.b.resize(shape.k() * shape.n);
+  std::vector<float> a(kProductRows * shape.k());
+  std::vector<float> b(shape.k() * shape.n);
   if (product.fragments.empty()) {
-    decode_shared(caller, shape, product.call.descriptor_a, shape.a_mn_major, kProductRows, operands.a.data(),
-                  shape.k(), 1);
+    decode_shared(caller, shape, product.call.descriptor_a, shape.a_mn_major, kProductRows, a.data(), shape.k(), 1);
   } else {
-    decode_fragments(shape, product.fragments, operands.a.data());
+    decode_fragments(shape, product.fragments, a.data());
   }
-  decode_shared(caller, shape, product.call.descriptor_b, shape.b_mn_major, shape.n, operands.b.data(), 1, shape.n);
-  operands.a_exponents = exponents_of(operands.a);
-  operands.b_exponents = exponents_of(operands.b);
-  operands.finite_a = finite_part(operands.a);
-  operands.finite_b = finite_part(operands.b);
+  decode_shared(caller, shape, product.call.descriptor_b, shape.b_mn_major, shape.n, b.data(), 1, shape.n);
   std::vector<float>& d = product.tile->values;
   if (!product.call.accumulate) std::fill(d.begin(), d.end(), 0.0f);
-  for (int row = 0; row < kProductRows; ++row) multiply_row(operands, row, d.data() + row * shape.n);
+  add_product(shape.element, shape.n, shape.k(), std::move(a), std::move(b), d.data());
 }
 
 }  // namespace tandem::model

@@ -12,6 +12,9 @@ struct Product {
   std::vector<std::array<uint32_t, 4>> fragments;  // of each thread; empty: A is in shared memory
 };
 
+// D += A B of rows of a: (rows, k), b: (k, n), d: (rows, n), with the rounding of the tensor cores.
+void add_product(ElementType element, int n, int k, std::vector<float> a, std::vector<float> b, float* d);
+
 // Reads the operands and adds their product to the tile, with the rounding of the tensor cores.
 void multiply(const Caller& caller, const Product& product);
 

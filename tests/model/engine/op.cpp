@@ -19,6 +19,7 @@ const char* op_name(Op op) {
     case Op::kBulkWait: return "bulk_wait";
     case Op::kBulkWaitRead: return "bulk_wait_read";
     case Op::kFence: return "fence";
+    case Op::kFenceProxy: return "fence_proxy_async";
     case Op::kNamedSync: return "named_barrier_sync";
     case Op::kNamedArrive: return "named_barrier_arrive";
     case Op::kWgmma: return "wgmma";
@@ -33,6 +34,7 @@ const char* op_name(Op op) {
     case Op::kWarpSync: return "warp_sync";
     case Op::kLdmatrix: return "ldmatrix";
     case Op::kStmatrix: return "stmatrix";
+    case Op::kMma: return "mma";
     case Op::kLoadShared: return "load_shared";
     case Op::kStoreShared: return "store_shared";
     case Op::kLoadGlobal: return "load_global";
@@ -40,6 +42,8 @@ const char* op_name(Op op) {
     case Op::kAtomic: return "atomic";
     case Op::kClusterArrive: return "cluster_arrive";
     case Op::kClusterWait: return "cluster_wait";
+    case Op::kGridLaunch: return "launch_dependent_grid";
+    case Op::kGridWait: return "wait_for_previous_grid";
     case Op::kExponential: return "ex2";
     case Op::kCopyDone: return "load done";
     case Op::kStoreDone: return "store done";

@@ -21,6 +21,7 @@ enum class Op {
   kBulkWait,
   kBulkWaitRead,
   kFence,
+  kFenceProxy,   // fence_proxy_async_shared(), fence_proxy_async()
   kNamedSync,    // block_sync() too; its number is the threads
   kNamedArrive,  // its number is the threads
   kWgmma,        // its number is added to the descriptor of B
@@ -35,6 +36,7 @@ enum class Op {
   kWarpSync,
   kLdmatrix,
   kStmatrix,
+  kMma,
   kLoadShared,  // of all accesses, the number is added to the address
   kStoreShared,
   kLoadGlobal,
@@ -42,6 +44,8 @@ enum class Op {
   kAtomic,
   kClusterArrive,
   kClusterWait,
+  kGridLaunch,  // launch_dependent_grid()
+  kGridWait,    // wait_for_previous_grid()
   kExponential,
   kCopyDone,     // not calls: a load has landed,
   kStoreDone,    // a store or reduction has been written,

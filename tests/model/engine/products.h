@@ -29,6 +29,14 @@ struct WgmmaCall {
   bool accumulate = false;
 };
 
+// What one thread says of an mma.sync m16n8k16.
+struct MmaCall {
+  ElementType element = ElementType::kBf16;
+  float* d = nullptr;           // 4
+  const uint32_t* a = nullptr;  // 4
+  std::array<uint32_t, 2> b = {};
+};
+
 // 64 x n values in the products' care; `registers` are those of each thread of the warpgroup.
 struct AccumulatorTile {
   int n = 0;

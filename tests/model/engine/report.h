@@ -10,6 +10,9 @@ enum class ReportKind {
   kTouchedAccumulator,  // registers of a wgmma under way were read or written
   kMissingWgmmaFence,   // registers changed without wgmma_fence() before the wgmma that uses them
   kUnwrittenRead,       // of shared or global memory
+  kMissingProxyFence,   // the copy engine or wgmma reads ordinary stores that their thread has not fenced
+  kCopyRace,            // an access of shared memory to which a copy is under way
+  kMissingGridWait,     // an access of what the grid before has written, without waiting for it
   kOutOfBounds,         // of shared memory, or of a global allocation
   kMisaligned,          // an access, or an address that the copy engine asks to be aligned
   kOverArrival,         // more arrivals than a barrier's phase takes

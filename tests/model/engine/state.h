@@ -42,6 +42,13 @@ struct BulkGroup {
   bool read_waited = false;
 };
 
+// What a thread's ordinary stores have written since its last fence towards the async proxy.
+struct SharedWrite {
+  Block* block;
+  uint32_t address;
+  uint32_t bytes;
+};
+
 struct Thread {
   Block* block = nullptr;
   Warp* warp = nullptr;
@@ -53,6 +60,8 @@ struct Thread {
   std::shared_ptr<BulkGroup> open_bulk_group;          // null: empty
   ThreadRegisters registers;
   WgmmaCall wgmma_call;
+  MmaCall mma_call;
+  std::vector<SharedWrite> unfenced;
   uint64_t cluster_arrivals = 0;
   int lane() const { return rank % kWarpSize; }
 };
@@ -126,8 +135,9 @@ struct Block {
   std::vector<std::unique_ptr<Warp>> warps;
   std::vector<std::unique_ptr<Warpgroup>> warpgroups;
   int live_threads = 0;
-  int spare_registers = 0;  // that setmaxnreg has given up
-  int loads_in_flight = 0;  // into this block's shared memory
+  int spare_registers = 0;             // that setmaxnreg has given up
+  int loads_in_flight = 0;             // into this block's shared memory
+  bool may_precede_last_grid = false;  // a dependent grid's, and nobody has called wait_for_previous_grid()
 };
 
 }  // namespace tandem::model

@@ -140,6 +140,17 @@ TEST(NamedBarrier, Misuse) {
                 "named barrier 1: 64 of 96 threads have come");
 }
 
+// Every number, and any whole number of warps, in blocks of all sizes that kernels have.
+TEST(NamedBarrier, EveryNumberAndCount) {
+  for (const int threads : {32, 96, 384, 512, 640, 1024}) {
+    const RunResult result = run_micro({threads}, [=] {
+      for (int id = 0; id < 16; ++id) ptx::named_barrier_sync(id, threads);
+      if (ptx::warp_index() % 2 == 0) ptx::named_barrier_sync(15, (threads / 32 + 1) / 2 * 32);
+    });
+    expect_finished(result);
+  }
+}
+
 TEST(NamedBarrier, HalfAWarp) {
   const RunResult result = run_micro({32}, [] {
     if (ptx::lane_index() < 16) ptx::block_sync();
@@ -185,6 +196,31 @@ TEST(Registers, IncreaseWaitsForDecrease) {
     }
   });
   expect_finished(result);
+}
+
+// The divisions of the register file that kernels use: one producer warpgroup, the rest consumers.
+template <int kConsumers, int kProducer, int kConsumer>
+RunResult move_registers() {
+  return run_micro({(1 + kConsumers) * 128}, [] {
+    if (ptx::warpgroup_index() == 0) {
+      ptx::setmaxnreg_decrease<kProducer>();
+    } else if constexpr (kConsumer * (1 + kConsumers) >= 512) {
+      ptx::setmaxnreg_increase<kConsumer>();
+    } else {
+      ptx::setmaxnreg_decrease<kConsumer>();
+    }
+  });
+}
+
+TEST(Registers, Divisions) {
+  expect_finished(move_registers<2, 24, 240>());
+  expect_finished(move_registers<2, 40, 232>());
+  expect_finished(move_registers<3, 32, 160>());
+  expect_finished(move_registers<3, 56, 152>());
+  expect_finished(move_registers<4, 32, 112>());
+  expect_report(move_registers<2, 32, 240>(), ReportKind::kRegisterBudget, "wait for 240 registers");
+  expect_report(move_registers<3, 40, 160>(), ReportKind::kRegisterBudget, "wait for 160 registers");
+  expect_report(move_registers<4, 40, 112>(), ReportKind::kRegisterBudget, "wait for 112 registers");
 }
 
 TEST(Registers, BeyondTheBudget) {

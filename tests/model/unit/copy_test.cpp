@@ -1,5 +1,6 @@
 // What the copy engine refuses, and when its operations are complete. That boxes go where they should: wrapper_test.
 
+#include "sm90/ptx/fence.cuh"
 #include "sm90/ptx/global.cuh"
 #include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/tma.cuh"
@@ -99,8 +100,68 @@ RunResult store_bytes(std::function<void(uint32_t*)> store) {
   uint32_t* target = machine.global().upload("target", std::vector<uint32_t>(16, 0));
   return run_micro(machine, {1}, [=] {
     for (uint32_t i = 0; i < 16; ++i) ptx::store_shared(kBox + 4 * i, i);
+    ptx::fence_proxy_async_shared();
     store(target);
   });
+}
+
+// From the issue to the landing the place is the copy's.
+TEST(Tma, PlaceUnderACopy) {
+  const auto touch = [](std::function<void()> access) {
+    Fixture fixture;
+    return fixture.run([&fixture, access = std::move(access)] {
+      for (uint32_t i = 0; i < kBoxBytes / 4; ++i) ptx::store_shared(kBox + 4 * i, i);
+      ptx::mbarrier_init(kBarrier, 1);
+      ptx::mbarrier_arrive_expect_tx(kBarrier, kBoxBytes);
+      ptx::tma_load_2d(kBox, &fixture.map, kBarrier, 0, 0);
+      access();
+      ptx::mbarrier_wait(kBarrier, 0);
+      EXPECT_EQ(ptx::load_shared<uint32_t>(kBox + 32), 0x30003u);
+    });
+  };
+  expect_finished(touch([] {}));
+  expect_finished(touch([] { ptx::store_shared(kBox + kBoxBytes, 1u); }));
+  expect_report(touch([] { ptx::load_shared<uint32_t>(kBox + 32); }), ReportKind::kCopyRace,
+                "4 bytes at shared 0x820 of shared memory, to which a copy is under way");
+  expect_report(touch([] { ptx::store_shared(kBox + 32, 1u); }), ReportKind::kCopyRace, "store_shared");
+}
+
+// Rows, columns and whole boxes beyond the tensor come as zeros; nothing outside is read.
+TEST(Tma, BeyondTheTensor) {
+  Fixture fixture([](TensorMapSpec& spec) { spec.dims[0] = 40; });
+  const auto expect_box = [&](int column, int row, int columns, int rows) {
+    ptx::mbarrier_init(kBarrier, 1);
+    ptx::mbarrier_arrive_expect_tx(kBarrier, kBoxBytes);
+    ptx::tma_load_2d(kBox, &fixture.map, kBarrier, column, row);
+    ptx::mbarrier_wait(kBarrier, 0);
+    int threes = 0;
+    for (uint32_t i = 0; i < kBoxBytes / 4; ++i) {
+      const auto pair = ptx::load_shared<uint32_t>(kBox + 4 * i);
+      EXPECT_TRUE(pair == 0 || pair == 0x30003) << pair;
+      threes += pair != 0;
+    }
+    EXPECT_EQ(threes, columns / 2 * rows) << column << ", " << row;
+  };
+  const auto run = [&](int column, int row, int columns, int rows) {
+    return fixture.run([=, &expect_box] { expect_box(column, row, columns, rows); });
+  };
+  expect_finished(run(0, 0, 40, 8));
+  expect_finished(run(0, 12, 40, 4));
+  expect_finished(run(0, 16, 40, 0));
+  expect_finished(run(0, 1'000'000, 40, 0));
+  expect_finished(run(0, -1'000'000, 40, 0));
+  expect_finished(run(64, 3, 0, 8));
+  expect_finished(run(24, 3, 16, 8));
+}
+
+TEST(Bulk, ReadsFencedMemoryOnly) {
+  expect_report(store_bytes([](uint32_t* target) {
+                  ptx::store_shared(kBox + 4, 9u);
+                  ptx::bulk_store(target, kBox, 64);
+                  ptx::bulk_commit();
+                  ptx::bulk_wait<0>();
+                }),
+                ReportKind::kMissingProxyFence, "bulk_store");
 }
 
 TEST(Bulk, StoresMustBeCommittedAndWaitedFor) {

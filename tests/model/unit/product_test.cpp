@@ -1,9 +1,12 @@
-// wgmma: who owns its registers when, descriptors, and how its sums are rounded. Layouts at large: wrapper_test.
+// wgmma: who owns its registers when, descriptors, and how its sums are rounded; mma.sync. Layouts at large:
+// wrapper_test.
 
 #include <cmath>
 
 #include "core/dtype.h"
+#include "sm90/ptx/fence.cuh"
 #include "sm90/ptx/math.cuh"
+#include "sm90/ptx/mma.cuh"
 #include "sm90/ptx/named_barrier.cuh"
 #include "sm90/ptx/wgmma.cuh"
 #include "sm90/tile/smem_layout.cuh"
@@ -27,6 +30,7 @@ constexpr uint32_t kOnes = 0x3f803f80;  // two bf16
 void fill_operands() {
   for (uint32_t i = static_cast<uint32_t>(ptx::thread_rank()); i < (8192 + 1024) / 4; i += 128)
     ptx::store_shared(kA + 4 * i, kOnes);
+  ptx::fence_proxy_async_shared();
   ptx::block_sync();
 }
 
@@ -164,6 +168,57 @@ TEST(Wgmma, OperandsMustBeWritten) {
   expect_report(result, ReportKind::kUnwrittenRead, "wgmma");
 }
 
+// What ordinary stores have written, the thread that wrote it makes visible to the async proxy.
+TEST(Wgmma, OperandsMustBeFenced) {
+  const auto run = [](bool every_thread_fences) {
+    return run_warpgroup([=] {
+      if (ptx::thread_rank() < 2) ptx::store_shared(kB + 8 * static_cast<uint32_t>(ptx::thread_rank()), kOnes);
+      if (ptx::thread_rank() != 1 || every_thread_fences) ptx::fence_proxy_async_shared();
+      ptx::block_sync();
+      float d[4];
+      ptx::wgmma_fence();
+      issue(d, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+    });
+  };
+  expect_finished(run(true));
+  expect_report(run(false), ReportKind::kMissingProxyFence, "whose writer has not called fence_proxy_async_shared()");
+}
+
+TEST(Mma, RegistersAreOrdinary) {
+  const RunResult result = run_micro({32}, [] {
+    float d[4] = {1, 2, 3, 4};
+    const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
+    ptx::mma_m16n8k16<Bf16>(d, ones, kOnes, kOnes);
+    ptx::mma_m16n8k16<Bf16>(d, ones, 0, 0);
+    EXPECT_EQ(d[0], 17.0f);
+    EXPECT_EQ(d[3], 20.0f);
+  });
+  expect_finished(result);
+}
+
+TEST(Mma, ReadsNoRegisterOfAWgmma) {
+  const RunResult result = run_warpgroup([] {
+    float d[4];
+    ptx::wgmma_fence();
+    issue(d, false);
+    ptx::wgmma_commit();
+    const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
+    ptx::mma_m16n8k16<Bf16>(d, ones, kOnes, kOnes);
+  });
+  expect_report(result, ReportKind::kTouchedAccumulator, "reads a register of a wgmma");
+}
+
+TEST(Mma, TheWholeWarpCalls) {
+  const RunResult result = run_micro({32}, [] {
+    float d[4] = {};
+    const uint32_t a[4] = {};
+    if (ptx::lane_index() != 7) ptx::mma_m16n8k16<Fp16>(d, a, 0, 0);
+  });
+  expect_report(result, ReportKind::kCollective, "mma");
+}
+
 // The canonical layouts of the ISA: T elements make 16 bytes; a K-major operand is rows of 8 x 16 bytes under the
 // 128-byte swizzle, and 8 x 16-byte matrices, leading and stride apart, without one.
 TEST(Descriptor, AddressesWithoutSwizzle) {
@@ -209,6 +264,7 @@ float sum_of_one_row(float d_before, std::vector<float> row) {
     for (uint32_t i = static_cast<uint32_t>(ptx::thread_rank()); i < 1024 / 4; i += 128) {
       ptx::store_shared(kB + 4 * i, kOnesOfElement);
     }
+    ptx::fence_proxy_async_shared();
     ptx::block_sync();
     uint32_t fragment[4] = {};
     const size_t per_register = 4 / sizeof(Element);

@@ -24,6 +24,9 @@ constexpr int kWarpgroupThreads = 128;
 inline int thread_rank() {
   return model::thread_rank();
 }
+inline int thread_rank_anew() {
+  return model::thread_rank();
+}
 inline int lane_index() {
   return model::thread_rank() % kWarpThreads;
 }
