@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 
 #include "api/parse.h"
 #include "api/tensor_rules.h"
@@ -152,7 +153,15 @@ class AttentionParser {
     p_.softmax_scale =
         args_.has_softmax_scale == 1 ? args_.softmax_scale : 1 / std::sqrt(static_cast<double>(p_.headdim));
     p_.q = make_tensor(args_.q, args_.packed);
-    return Status::ok();
+    return check_scale_range();
+  }
+
+  Status check_scale_range() const {
+    constexpr double kMax = std::numeric_limits<float>::max();
+    if (p_.dtype == DType::kFp64 || std::abs(p_.softmax_scale) <= kMax) return Status::ok();
+    return Status::invalid_argument(concat("softmax_scale is ", p_.softmax_scale, " but q.dtype is ",
+                                           dtype_name(p_.dtype), ", whose scores are computed in fp32; allowed are -",
+                                           kMax, " to ", kMax));
   }
 
   Status parse_k_and_v() {

@@ -125,6 +125,31 @@ TEST(Validation, OutputsMustNotOverlapThemselves) {
                                });
 }
 
+// Beyond the range of fp32 a scale would be infinite in the type that scores are computed in, and 0 * scale NaN.
+TEST(Validation, ScaleInTheRangeOfTheScores) {
+  const auto scaled = [](double scale, ElementType type) {
+    Backward params = valid_attention<Backward>();
+    params.has_softmax_scale = 1;
+    params.softmax_scale = scale;
+    for (tandem_tensor* tensor :
+         {&params.q, &params.k, &params.v, &params.out, &params.dout, &params.dq, &params.dk, &params.dv}) {
+      tensor->dtype = static_cast<int32_t>(type);
+    }
+    return params;
+  };
+  for (ElementType type : {kFp32, kFp16, kBf16}) {
+    expect_accepted(scaled(-3.4e38, type));
+    for (double scale : {3.41e38, -1e300}) {
+      expect_refused<Backward>(scaled(scale, type), {"softmax_scale", [](Backward&) {}, {"fp32", "3.40282e+38"}});
+    }
+  }
+  expect_accepted(scaled(-1e300, kFp64));
+  expect_refused<Forward>(valid_attention<Forward>(),
+                          {"softmax_scale",
+                           [](Forward& p) { p.has_softmax_scale = 1, p.softmax_scale = 1e39; },
+                           {"is 1e+39", "bf16", "3.40282e+38"}});
+}
+
 TEST(Validation, OutputTypes) {
   const auto types = [](ElementType in, ElementType out) {
     Forward params = valid_attention<Forward>();
