@@ -1,30 +1,50 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/host_device.h"
 
-// Integer arithmetic of the mask and scheduling code. (std::min and its like are not callable from device code.)
+// Integer arithmetic of the mask and scheduling code, in int64_t on the host; kernels do it in int32_t where that is
+// wide enough. (std::min, std::numeric_limits and their like are not callable from device code.)
 namespace tandem {
 
-TANDEM_HD constexpr int64_t min_of(int64_t a, int64_t b) {
+// Keeps a function's parameter out of the deduction of its template arguments.
+template <typename T>
+struct NotDeduced {
+  using Type = T;
+};
+template <typename T>
+using Same = typename NotDeduced<T>::Type;
+
+template <typename Int>
+inline constexpr Int kMaxInt = std::is_same_v<Int, int64_t> ? static_cast<Int>(INT64_MAX) : static_cast<Int>(INT32_MAX);
+template <typename Int>
+inline constexpr Int kMinInt = -kMaxInt<Int> - 1;
+
+template <typename A, typename B>
+TANDEM_HD constexpr std::common_type_t<A, B> min_of(A a, B b) {
   return a < b ? a : b;
 }
-TANDEM_HD constexpr int64_t max_of(int64_t a, int64_t b) {
+template <typename A, typename B>
+TANDEM_HD constexpr std::common_type_t<A, B> max_of(A a, B b) {
   return a < b ? b : a;
 }
 
 // For a >= 0, b > 0; no intermediate sum, so that no `a` overflows.
-TANDEM_HD constexpr int64_t ceil_div(int64_t a, int64_t b) {
+template <typename A, typename B>
+TANDEM_HD constexpr std::common_type_t<A, B> ceil_div(A a, B b) {
   return a / b + (a % b != 0 ? 1 : 0);
 }
 
 // Saturating, for b >= 0.
-TANDEM_HD constexpr int64_t add_saturated(int64_t a, int64_t b) {
-  return a > INT64_MAX - b ? INT64_MAX : a + b;
+template <typename Int>
+TANDEM_HD constexpr Int add_saturated(Int a, Same<Int> b) {
+  return a > kMaxInt<Int> - b ? kMaxInt<Int> : a + b;
 }
-TANDEM_HD constexpr int64_t sub_saturated(int64_t a, int64_t b) {
-  return a < INT64_MIN + b ? INT64_MIN : a - b;
+template <typename Int>
+TANDEM_HD constexpr Int sub_saturated(Int a, Same<Int> b) {
+  return a < kMinInt<Int> + b ? kMinInt<Int> : a - b;
 }
 
 }  // namespace tandem

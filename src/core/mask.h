@@ -9,57 +9,74 @@
 // row, or a tile of rows, sees is written here once, for the CPU backend and for the GPU kernels. (cpu/reference_*
 // restates the rule on its own, so that a mistake made here cannot agree with itself.)
 //
-// Lengths are >= 0, windows and chunks anything up to INT64_MAX: no sum in here overflows.
+// Lengths are >= 0, windows and chunks anything up to the largest Int: no sum in here overflows. Int is int64_t, for
+// which the names without "Basic" stand, or int32_t, which is what the kernels use: half the instructions and
+// registers.
 namespace tandem {
 
-struct RowInterval {
-  int64_t lo = 0;
-  int64_t hi = 0;  // empty if hi <= lo; then both are 0
+template <typename Int>
+struct BasicRowInterval {
+  Int lo = 0;
+  Int hi = 0;  // empty if hi <= lo; then both are 0
   TANDEM_HD constexpr bool empty() const { return hi <= lo; }
-  TANDEM_HD constexpr bool operator==(const RowInterval& other) const { return lo == other.lo && hi == other.hi; }
+  TANDEM_HD constexpr bool operator==(const BasicRowInterval& other) const { return lo == other.lo && hi == other.hi; }
 };
+
+using RowInterval = BasicRowInterval<int64_t>;
 
 // Query rows [begin, end); empty if end <= begin, then both are 0.
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
+template <typename Int>
+struct BasicRowRange {
+  Int begin = 0;
+  Int end = 0;
   TANDEM_HD constexpr bool empty() const { return end <= begin; }
-  TANDEM_HD constexpr bool operator==(const RowRange& other) const { return begin == other.begin && end == other.end; }
+  TANDEM_HD constexpr bool operator==(const BasicRowRange& other) const {
+    return begin == other.begin && end == other.end;
+  }
 };
+
+using RowRange = BasicRowRange<int64_t>;
 
 // The closed-form part of a mask; caller's values, validated. Per-row interval arrays are intersected on top.
-struct MaskSpec {
+template <typename Int>
+struct BasicMaskSpec {
   bool causal = false;
   bool top_left = false;
-  int64_t window_left = -1;     // -1: open
-  int64_t window_right = -1;    // -1: open
-  int64_t attention_chunk = 0;  // 0: none
+  Int window_left = -1;     // -1: open
+  Int window_right = -1;    // -1: open
+  Int attention_chunk = 0;  // 0: none
 };
 
+using MaskSpec = BasicMaskSpec<int64_t>;
+
 // d of the contract: query row i stands at key position i + diagonal [3].
-TANDEM_HD constexpr int64_t diagonal(const MaskSpec& mask, int64_t seqlen_q, int64_t seqlen_k) {
+template <typename Int>
+TANDEM_HD constexpr Int diagonal(const BasicMaskSpec<Int>& mask, Same<Int> seqlen_q, Same<Int> seqlen_k) {
   return mask.top_left ? 0 : seqlen_k - seqlen_q;
 }
 
-TANDEM_HD constexpr RowInterval intersect(RowInterval interval, int64_t lo, int64_t hi) {
-  const RowInterval both{max_of(interval.lo, lo), min_of(interval.hi, hi)};
-  return both.empty() ? RowInterval{} : both;
+template <typename Int>
+TANDEM_HD constexpr BasicRowInterval<Int> intersect(BasicRowInterval<Int> interval, Same<Int> lo, Same<Int> hi) {
+  const BasicRowInterval<Int> both{max_of(interval.lo, lo), min_of(interval.hi, hi)};
+  return both.empty() ? BasicRowInterval<Int>{} : both;
 }
 
-TANDEM_HD constexpr RowInterval row_interval(const MaskSpec& mask, int64_t row, int64_t seqlen_q, int64_t seqlen_k) {
-  const int64_t position = row + diagonal(mask, seqlen_q, seqlen_k);
-  int64_t lo = 0;
-  int64_t hi = seqlen_k;
+template <typename Int>
+TANDEM_HD constexpr BasicRowInterval<Int> row_interval(const BasicMaskSpec<Int>& mask, Same<Int> row,
+                                                       Same<Int> seqlen_q, Same<Int> seqlen_k) {
+  const Int position = row + diagonal(mask, seqlen_q, seqlen_k);
+  Int lo = 0;
+  Int hi = seqlen_k;
   if (mask.causal) hi = min_of(hi, position + 1);
   if (mask.window_left >= 0) lo = max_of(lo, sub_saturated(position, mask.window_left));
   if (mask.window_right >= 0) hi = min_of(hi, add_saturated(add_saturated(position, mask.window_right), 1));
   if (mask.attention_chunk > 0) {
     if (position < 0) return {};  // its chunk, number floor(position / C) < 0, holds no key
-    const int64_t chunk_begin = position - position % mask.attention_chunk;
+    const Int chunk_begin = position - position % mask.attention_chunk;
     lo = max_of(lo, chunk_begin);
     hi = min_of(hi, add_saturated(chunk_begin, mask.attention_chunk));
   }
-  return intersect({lo, hi}, 0, seqlen_k);
+  return intersect<Int>({lo, hi}, 0, seqlen_k);
 }
 
 // The inverse of row_interval. Before it is clamped to the keys that exist, the interval of a row holds the row's own
@@ -68,64 +85,74 @@ TANDEM_HD constexpr RowInterval row_interval(const MaskSpec& mask, int64_t row, 
 namespace mask_detail {
 
 // The smallest row whose interval ends after `key` >= 0, in [0, seqlen_q].
-TANDEM_HD constexpr int64_t first_row_reaching(const MaskSpec& mask, int64_t key, int64_t seqlen_q, int64_t seqlen_k) {
-  int64_t position = INT64_MIN;
+template <typename Int>
+TANDEM_HD constexpr Int first_row_reaching(const BasicMaskSpec<Int>& mask, Same<Int> key, Same<Int> seqlen_q,
+                                           Same<Int> seqlen_k) {
+  Int position = kMinInt<Int>;
   if (mask.causal) position = max_of(position, key);
   if (mask.window_right >= 0) position = max_of(position, key - mask.window_right);
   if (mask.attention_chunk > 0) position = max_of(position, key - key % mask.attention_chunk);
-  const int64_t d = diagonal(mask, seqlen_q, seqlen_k);
-  const int64_t row = d >= 0 ? sub_saturated(position, d) : add_saturated(position, -d);
+  const Int d = diagonal(mask, seqlen_q, seqlen_k);
+  const Int row = d >= 0 ? sub_saturated(position, d) : add_saturated(position, -d);
   return min_of(max_of(row, 0), seqlen_q);
 }
 
 // The smallest row whose interval begins after `key` >= 0, in [0, seqlen_q].
-TANDEM_HD constexpr int64_t first_row_past(const MaskSpec& mask, int64_t key, int64_t seqlen_q, int64_t seqlen_k) {
-  int64_t position = INT64_MAX;
+template <typename Int>
+TANDEM_HD constexpr Int first_row_past(const BasicMaskSpec<Int>& mask, Same<Int> key, Same<Int> seqlen_q,
+                                       Same<Int> seqlen_k) {
+  Int position = kMaxInt<Int>;
   if (mask.window_left >= 0) position = min_of(position, add_saturated(add_saturated(key, mask.window_left), 1));
   if (mask.attention_chunk > 0) {
     position = min_of(position, add_saturated(key - key % mask.attention_chunk, mask.attention_chunk));
   }
-  if (position == INT64_MAX) return seqlen_q;
-  const int64_t d = diagonal(mask, seqlen_q, seqlen_k);
-  const int64_t row = d >= 0 ? sub_saturated(position, d) : add_saturated(position, -d);
+  if (position == kMaxInt<Int>) return seqlen_q;
+  const Int d = diagonal(mask, seqlen_q, seqlen_k);
+  const Int row = d >= 0 ? sub_saturated(position, d) : add_saturated(position, -d);
   return min_of(max_of(row, 0), seqlen_q);
 }
 
-TANDEM_HD constexpr RowRange normalized(RowRange rows) {
-  return rows.empty() ? RowRange{} : rows;
+template <typename Int>
+TANDEM_HD constexpr BasicRowRange<Int> normalized(BasicRowRange<Int> rows) {
+  return rows.empty() ? BasicRowRange<Int>{} : rows;
 }
 
 }  // namespace mask_detail
 
 // The rows that see at least one of the keys [key_begin, key_end), where 0 <= key_begin. (A superset where interval
 // arrays narrow the mask further.)
-TANDEM_HD constexpr RowRange row_range(const MaskSpec& mask, int64_t key_begin, int64_t key_end, int64_t seqlen_q,
-                                       int64_t seqlen_k) {
+template <typename Int>
+TANDEM_HD constexpr BasicRowRange<Int> row_range(const BasicMaskSpec<Int>& mask, Same<Int> key_begin, Same<Int> key_end,
+                                                 Same<Int> seqlen_q, Same<Int> seqlen_k) {
   key_end = min_of(key_end, seqlen_k);
   if (key_begin >= key_end) return {};
-  return mask_detail::normalized({mask_detail::first_row_reaching(mask, key_begin, seqlen_q, seqlen_k),
-                                  mask_detail::first_row_past(mask, key_end - 1, seqlen_q, seqlen_k)});
+  return mask_detail::normalized<Int>({mask_detail::first_row_reaching(mask, key_begin, seqlen_q, seqlen_k),
+                                       mask_detail::first_row_past(mask, key_end - 1, seqlen_q, seqlen_k)});
 }
 
 // The rows that see every one of the keys [key_begin, key_end): none if that run is empty or leaves the sequence.
-TANDEM_HD constexpr RowRange full_row_range(const MaskSpec& mask, int64_t key_begin, int64_t key_end, int64_t seqlen_q,
-                                            int64_t seqlen_k) {
+template <typename Int>
+TANDEM_HD constexpr BasicRowRange<Int> full_row_range(const BasicMaskSpec<Int>& mask, Same<Int> key_begin,
+                                                      Same<Int> key_end, Same<Int> seqlen_q, Same<Int> seqlen_k) {
   if (key_begin >= key_end || key_end > seqlen_k) return {};
-  return mask_detail::normalized({mask_detail::first_row_reaching(mask, key_end - 1, seqlen_q, seqlen_k),
-                                  mask_detail::first_row_past(mask, key_begin, seqlen_q, seqlen_k)});
+  return mask_detail::normalized<Int>({mask_detail::first_row_reaching(mask, key_end - 1, seqlen_q, seqlen_k),
+                                       mask_detail::first_row_past(mask, key_begin, seqlen_q, seqlen_k)});
 }
 
 // What the rows of a tile see. The extremes leave out the rows that see nothing.
-struct TileBounds {
-  int64_t min_lo = 0;
-  int64_t max_lo = 0;
-  int64_t min_hi = 0;
-  int64_t max_hi = 0;
+template <typename Int>
+struct BasicTileBounds {
+  Int min_lo = 0;
+  Int max_lo = 0;
+  Int min_hi = 0;
+  Int max_hi = 0;
   bool any_visible = false;
   bool has_empty = false;  // some row sees nothing: no tile of this m_block is full
 };
+using TileBounds = BasicTileBounds<int64_t>;
 
-TANDEM_HD constexpr void include(TileBounds& bounds, RowInterval row) {
+template <typename Int>
+TANDEM_HD constexpr void include(BasicTileBounds<Int>& bounds, BasicRowInterval<Int> row) {
   if (row.empty()) {
     bounds.has_empty = true;
   } else if (!bounds.any_visible) {
@@ -139,13 +166,14 @@ TANDEM_HD constexpr void include(TileBounds& bounds, RowInterval row) {
 }
 
 // The bounds of rows [row_begin, min(row_end, seqlen_q)), in closed form: rows past the end are no rows.
-TANDEM_HD constexpr TileBounds tile_bounds(const MaskSpec& mask, int64_t row_begin, int64_t row_end, int64_t seqlen_q,
-                                           int64_t seqlen_k) {
+template <typename Int>
+TANDEM_HD constexpr BasicTileBounds<Int> tile_bounds(const BasicMaskSpec<Int>& mask, Same<Int> row_begin,
+                                                     Same<Int> row_end, Same<Int> seqlen_q, Same<Int> seqlen_k) {
   row_end = min_of(row_end, seqlen_q);
-  const RowRange seeing = row_range(mask, 0, seqlen_k, seqlen_q, seqlen_k);
-  const int64_t first = max_of(row_begin, seeing.begin);
-  const int64_t end = min_of(row_end, seeing.end);
-  TileBounds bounds;
+  const BasicRowRange<Int> seeing = row_range(mask, 0, seqlen_k, seqlen_q, seqlen_k);
+  const Int first = max_of(row_begin, seeing.begin);
+  const Int end = min_of(row_end, seeing.end);
+  BasicTileBounds<Int> bounds;
   if (first < end) {
     include(bounds, row_interval(mask, first, seqlen_q, seqlen_k));
     include(bounds, row_interval(mask, end - 1, seqlen_q, seqlen_k));

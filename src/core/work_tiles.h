@@ -11,11 +11,13 @@
 namespace tandem {
 
 // One m_block of one query head of one sequence.
-struct WorkTile {
-  int64_t m_block = 0;
-  int64_t head = 0;
-  int64_t batch = 0;
+template <typename Int>
+struct BasicWorkTile {
+  Int m_block = 0;
+  Int head = 0;
+  Int batch = 0;
 };
+using WorkTile = BasicWorkTile<int64_t>;
 
 // Heads are taken in groups whose keys and values fit into the cache together (about 32 of them in a GPU's L2); inside
 // a group, m_block by m_block over all heads. `longest_first` runs the m_blocks from the last to the first: where late
@@ -26,20 +28,23 @@ struct WorkOrder {
 };
 
 // Do late rows of this mask see more keys than early ones?
-TANDEM_HD constexpr bool late_rows_are_longer(const MaskSpec& mask) {
+template <typename Int>
+TANDEM_HD constexpr bool late_rows_are_longer(const BasicMaskSpec<Int>& mask) {
   return mask.causal || mask.window_right >= 0;
 }
 
 // Dense: every sequence has m_blocks of them; indices run from 0 to m_blocks * nheads * batch. Groups run over the
 // heads of all sequences, batch-major; the last may be smaller.
-TANDEM_HD constexpr WorkTile work_tile(int64_t index, int64_t m_blocks, int64_t nheads, int64_t batch,
-                                       WorkOrder order) {
-  const int64_t tiles_per_group = m_blocks * order.head_group;
-  const int64_t group_begin = index / tiles_per_group * order.head_group;
-  const int64_t group_size = min_of(order.head_group, nheads * batch - group_begin);
-  const int64_t in_group = index % tiles_per_group;
-  const int64_t step = in_group / group_size;
-  const int64_t head = group_begin + in_group % group_size;
+template <typename Int>
+TANDEM_HD constexpr BasicWorkTile<Int> work_tile(Int index, Same<Int> m_blocks, Same<Int> nheads, Same<Int> batch,
+                                                 WorkOrder order) {
+  const Int head_group = static_cast<Int>(min_of(order.head_group, nheads * batch));
+  const Int tiles_per_group = m_blocks * head_group;
+  const Int group_begin = index / tiles_per_group * head_group;
+  const Int group_size = min_of(head_group, nheads * batch - group_begin);
+  const Int in_group = index % tiles_per_group;
+  const Int step = in_group / group_size;
+  const Int head = group_begin + in_group % group_size;
   return {order.longest_first ? m_blocks - 1 - step : step, head % nheads, head / nheads};
 }
 

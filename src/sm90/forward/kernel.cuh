@@ -13,17 +13,23 @@
 
 // Attention, forward: O = softmax(scale Q K^T) V, and LSE, as an online softmax over key blocks.
 //
-// A persistent block has one producer warpgroup, whose threads only move data, and two consumer warpgroups of 64 query
-// rows each. A work tile is 128 rows of one head; a block draws the next from a counter while it works on this one.
+// A persistent block has one producer warpgroup, whose warps only move data, and two or three consumer warpgroups of 64
+// query rows each. A work tile is one m_block of one head; a block draws the next from a counter while it works on this
+// one.
 //
 //   load thread   | K2 | Q V2 | K1 | V1 | K0 | V0 | next tile's K ...          TMA, as stages fall free
 //   consumer 0    | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | PV0 | O to shared memory
 //   consumer 1         | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | PV0 | O ...
-//   store threads                                                                        | TMA store of O
+//   store warp                                                                           | TMA store of O
 //
 // The consumers take turns on the tensor cores (ping-pong): S of a block and P V of the block before are issued
-// together, and the softmax of one consumer runs under the products of the other; inside each, softmax i runs under P V
-// of block i + 1. traits.h has the barrier table, docs/SCHEDULE.md the budgets.
+// together, and the softmax of one consumer runs under the products of the others; inside each, softmax i begins under
+// P V of block i + 1. traits.h has the barrier table, docs/SCHEDULE.md the budgets.
+//
+// traits.h, tiles.h  what an instance is       schedule.cuh  scheduler warp    consume.cuh  a consumer's tile
+// params.h           one launch's problem      produce.cuh   load thread       attend.cuh   a consumer's key blocks
+// work.cuh           what a work tile is       clean.cuh     clean-up warp     finish.cuh   the end of its tile
+//                                              store.cuh     store warp
 namespace tandem::sm90 {
 
 template <typename Traits>
@@ -34,15 +40,18 @@ TANDEM_DEVICE void init_barriers() {
     ptx::mbarrier_init(barrier_at(Traits::kQEmpty, w), 1);
     ptx::mbarrier_init(barrier_at(Traits::kOFull, w), 4);
   }
-  for (int stage = 0; stage < Traits::kStages; ++stage) {
+  for (int stage = 0; stage < Traits::kKStages; ++stage) {
     ptx::mbarrier_init(barrier_at(Traits::kKFull, stage), 1);
     ptx::mbarrier_init(barrier_at(Traits::kKEmpty, stage), kConsumerWarps);
+  }
+  for (int stage = 0; stage < Traits::kVStages; ++stage) {
     ptx::mbarrier_init(barrier_at(Traits::kVFull, stage), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kVLanded, stage), 1);
     ptx::mbarrier_init(barrier_at(Traits::kVEmpty, stage), kConsumerWarps);
   }
   for (int slot = 0; slot < Traits::kTileStages; ++slot) {
     ptx::mbarrier_init(barrier_at(Traits::kTileFull, slot), 1);
-    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + Traits::kConsumers + 1);
+    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + 3);
   }
   ptx::fence_mbarrier_init();
 }

@@ -2,39 +2,36 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
+#include <utility>
 
-#include "sm90/forward/kernel.cuh"
+#include "sm90/cuda_call.h"
+#include "sm90/forward/instance.h"
 #include "sm90/forward/plan.h"
-#include "sm90/forward/traits.h"
+#include "sm90/forward/prepare.cuh"
+#include "sm90/forward/tiles.h"
 #include "sm90/tensor_map.h"
 
 namespace tandem::sm90 {
 namespace {
 
-using Traits = ForwardInstance;
+using InstanceOf = ForwardInstance (*)();
 
-Status to_status(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return Status::ok();
-  return {TANDEM_DEVICE_ERROR, std::string(what) + ": " + cudaGetErrorString(error)};
+template <typename Element, int... kRows>
+ForwardInstance find_instance(int row, std::integer_sequence<int, kRows...>) {
+  constexpr InstanceOf instances[] = {&forward_instance<Element, kRows>...};
+  return instances[row]();
 }
 
-// Makes a device current, and on the way out the one that was.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    error_ = cudaGetDevice(&before_);
-    if (error_ == cudaSuccess && before_ != device) error_ = cudaSetDevice(device);
-  }
-  ~DeviceScope() { cudaSetDevice(before_); }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-  cudaError_t error() const { return error_; }
+ForwardInstance find_instance(DType dtype, int row) {
+  constexpr std::make_integer_sequence<int, kForwardTilesCount> rows;
+  return dtype == DType::kBf16 ? find_instance<Bf16>(row, rows) : find_instance<Fp16>(row, rows);
+}
 
- private:
-  int before_ = 0;
-  cudaError_t error_ = cudaSuccess;
-};
+Status allow_shared_memory(const ForwardInstance& instance) {
+  return to_status(
+      cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.smem_bytes),
+      "shared memory of the forward kernel");
+}
 
 Status encode_maps(const ForwardPlan& plan, ForwardParams* params) {
   TANDEM_RETURN_IF_ERROR(encode_tensor_map(plan.q, &params->q));
@@ -43,35 +40,65 @@ Status encode_maps(const ForwardPlan& plan, ForwardParams* params) {
   return encode_tensor_map(plan.out, &params->out);
 }
 
-Status launch(ForwardParams& params, const Execution& exec) {
-  int sms = 0;
-  TANDEM_RETURN_IF_ERROR(
-      to_status(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, exec.device_ordinal), "SM count"));
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
-  const auto blocks = static_cast<unsigned int>(min_of(max_of(sms - exec.sm_margin, 1), params.tiles));
-  const auto kernel = forward_kernel<Traits>;
-  TANDEM_RETURN_IF_ERROR(to_status(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Traits::kSmemBytes)),
-      "shared memory of the forward kernel"));
-  TANDEM_RETURN_IF_ERROR(
-      to_status(cudaMemsetAsync(params.next_tile, 0, sizeof(*params.next_tile), stream), "clearing the workspace"));
+// The work counter, and a packed problem's sequences.
+Status launch_prepare(PrepareParams params, bool packed, ForwardWorkspace* workspace, cudaStream_t stream) {
+  if (!packed) {
+    return to_status(cudaMemsetAsync(workspace, 0, sizeof(*workspace), stream), "clearing the workspace");
+  }
   void* arguments[] = {&params};
-  return to_status(
-      cudaLaunchKernel(kernel, dim3(blocks), dim3(Traits::kThreads), arguments, Traits::kSmemBytes, stream),
-      "the forward kernel");
+  return to_status(cudaLaunchKernel(reinterpret_cast<const void*>(&prepare_kernel), dim3(1), dim3(kPrepareThreads),
+                                    arguments, kPrepareSmemBytes, stream),
+                   "the kernel that prepares the forward");
+}
+
+// May begin while the preparing kernel still runs: the scheduler warps wait for it.
+Status launch_kernel(const ForwardInstance& instance, int64_t blocks, ForwardParams params, cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned int>(blocks));
+  config.blockDim = dim3(static_cast<unsigned int>(instance.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(instance.smem_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  void* arguments[] = {&params};
+  return to_status(cudaLaunchKernelExC(&config, instance.kernel, arguments), "the forward kernel");
+}
+
+Status count_multiprocessors(int device, int* count) {
+  return to_status(cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device), "SM count");
 }
 
 }  // namespace
 
+Status prepare_forward() {
+  for (int row = 0; row < kForwardTilesCount; ++row) {
+    for (const DType dtype : {DType::kBf16, DType::kFp16}) {
+      TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row)));
+    }
+  }
+  cudaFuncAttributes attributes;
+  return to_status(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&prepare_kernel)),
+                   "loading the kernel that prepares the forward");
+}
+
 Status launch_forward(const AttentionProblem& problem) {
-  if (forward_tiles(problem) == 0) return Status::ok();
+  if (forward_is_empty(problem)) return Status::ok();
   const DeviceScope scope(problem.exec.device_ordinal);
-  TANDEM_RETURN_IF_ERROR(to_status(scope.error(), "choosing the device"));
+  TANDEM_RETURN_IF_ERROR(scope.status());
   const ForwardPlan plan = plan_forward(problem);
+  const ForwardInstance instance = find_instance(plan.dtype, plan.tiles_row);
+  const auto stream = static_cast<cudaStream_t>(problem.exec.stream);
+  int sms = 0;
+  TANDEM_RETURN_IF_ERROR(count_multiprocessors(problem.exec.device_ordinal, &sms));
+  TANDEM_RETURN_IF_ERROR(allow_shared_memory(instance));
   ForwardParams params = plan.params;
   TANDEM_RETURN_IF_ERROR(encode_maps(plan, &params));
-  params.next_tile = static_cast<uint32_t*>(problem.exec.workspace);
-  return launch(params, problem.exec);
+  TANDEM_RETURN_IF_ERROR(launch_prepare(plan.prepare, problem.packed, params.workspace, stream));
+  const int64_t blocks = min_of(max_of(sms - problem.exec.sm_margin, 1), plan.max_tiles);
+  return launch_kernel(instance, blocks, params, stream);
 }
 
 }  // namespace tandem::sm90

@@ -8,31 +8,76 @@
 
 namespace tandem::sm90 {
 
+// Strides of a tensor with one value per (batch, head, row), in elements.
+struct RowStrides {
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+};
+
+// One sequence of a packed problem, as the preparing kernel leaves it in the workspace. The rows of a buffer that
+// belong to no sequence are sequences of their own, without a used row: the kernel clears their output as it goes.
+struct PackedSequence {
+  int q_begin;      // first row
+  int q_rows;       // of the buffer that it owns
+  int q_len;        // used
+  int k_begin;      // first key
+  int k_len;        // used
+  int m_blocks;     // of q_rows
+  int block_begin;  // m_blocks of the sequences before it, in the order of work
+  int unused;
+};
+
+// What the preparing kernel leaves in the workspace.
+struct ForwardWorkspace {
+  uint32_t next_tile;  // work tiles handed out beyond the first of each block
+  int m_blocks;        // packed: of all sequences
+  int unused[2];
+};
+
+// Scores are changed before the softmax: not at all, multiplied by score_factor, or soft-capped: tanh(score_factor S).
+enum class ScoreTransform : int { kNone, kMultiply, kSoftcap };
+
 // The forward kernel's only parameter: one launch's problem, as it lies in the kernel's constant memory.
 struct ForwardParams {
-  ptx::TensorMap q;  // axes (headdim, seqlen_q, nheads_q, batch); box: 64 columns of one warpgroup's rows
-  ptx::TensorMap k;  // axes (headdim, seqlen_k, nheads_k, batch); box: 64 columns of kBlockN keys
-  ptx::TensorMap v;
+  ptx::TensorMap q;    // axes (headdim, rows, nheads_q, batch); box: one panel of one warpgroup's rows
+  ptx::TensorMap k;    // axes (headdim, rows, nheads_k, batch); box: one panel of kBlockN keys
+  ptx::TensorMap v;    // as k
   ptx::TensorMap out;  // as q
 
   float* lse = nullptr;  // nullptr: not wanted
-  int64_t lse_batch_stride = 0;
-  int64_t lse_head_stride = 0;
-  int64_t lse_row_stride = 0;
+  RowStrides lse_strides;
+  void* out_data = nullptr;  // for m_blocks that the copy engine would write too much of
+  RowStrides out_strides;
 
-  uint32_t* next_tile =
-      nullptr;        // 0 before the launch; counts the work tiles handed out beyond the first of each block
-  int64_t tiles = 0;  // m_blocks * nheads_q * batch
-  int64_t m_blocks = 0;
-  int64_t nheads_q = 0;
-  int64_t batch = 0;
-  int64_t qheads_per_khead = 1;
+  ForwardWorkspace* workspace = nullptr;
+  const PackedSequence* sequences = nullptr;  // packed: in the order of work, num_sequences of them; else nullptr
+  int num_sequences = 0;
+  int m_blocks = 0;  // dense: of each sequence
+  int nheads_q = 0;
+  int batch = 0;  // dense
+  int qheads_per_khead = 1;
   WorkOrder order;
 
-  int64_t seqlen_q = 0;
-  int64_t seqlen_k = 0;
-  MaskSpec mask;
-  float scale_log2 = 0;  // softmax_scale * log2(e), positive
+  int seqlen_q = 0;  // dense
+  int seqlen_k = 0;
+  const int* seqused_q = nullptr;  // dense; nullptr: all rows are used
+  const int* seqused_k = nullptr;
+  int64_t seqused_q_stride = 0;
+  int64_t seqused_k_stride = 0;
+
+  BasicMaskSpec<int> mask;  // open windows and chunks in int
+  const int* lo = nullptr;  // nullptr: no lower bound
+  const int* hi = nullptr;
+  RowStrides lo_strides;
+  RowStrides hi_strides;
+
+  ScoreTransform transform = ScoreTransform::kNone;
+  float score_factor = 1;
+  float scale_log2 = 0;         // of the transformed scores, times log2(e); positive
+  const float* sink = nullptr;  // nullptr: none
+  int64_t sink_stride = 0;
+  int headdim_v = 0;  // of the problem: columns of the output
 };
 
 }  // namespace tandem::sm90

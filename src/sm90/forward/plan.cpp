@@ -3,19 +3,26 @@
 #include <cmath>
 #include <string>
 
+#include "sm90/forward/tiles.h"
 #include "sm90/forward/traits.h"
 
 namespace tandem::sm90 {
 namespace {
 
-using Traits = ForwardInstance;
-
 constexpr double kLog2E = 1.4426950408889634;
+
+// Kernels count rows, keys and work tiles in an int; the slack leaves room for a tile beyond the last.
+constexpr int64_t kMaxCount = int64_t{1} << 30;
+
+// A panel of a row is what one TMA box and one row of the swizzle hold, as in the traits.
+Swizzle panel_of(int instance_headdim) {
+  return instance_headdim % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
+}
 
 // Axes of size 1 (rows, heads, batch entries) may have any stride: the copy engine never uses it, but wants a legal
 // one.
 TensorMapSpec tensor_map_spec(const Tensor& tensor, int64_t headdim, int64_t rows, int64_t heads, int64_t batch,
-                              int box_rows) {
+                              int box_rows, Swizzle panel) {
   const int64_t bytes = dtype_bytes(tensor.dtype);
   const int64_t dims[4] = {headdim, rows, heads, batch};
   const int64_t strides[4] = {1, tensor.row_stride, tensor.head_stride, tensor.batch_stride};
@@ -23,91 +30,233 @@ TensorMapSpec tensor_map_spec(const Tensor& tensor, int64_t headdim, int64_t row
   spec.base = tensor.data;
   spec.dtype = tensor.dtype;
   spec.rank = 4;
+  spec.swizzle = panel;
   for (int axis = 0; axis < 4; ++axis) {
     spec.dims[axis] = dims[axis];
     spec.strides_bytes[axis] = dims[axis] == 1 ? 16 : strides[axis] * bytes;
     spec.box[axis] = 1;
   }
-  spec.box[0] = static_cast<int32_t>(static_cast<int>(spec.swizzle) / bytes);
+  spec.box[0] = static_cast<int32_t>(static_cast<int>(panel) / bytes);
   spec.box[1] = box_rows;
   return spec;
 }
 
-TensorMapSpec query_map(const AttentionProblem& p, const Tensor& tensor) {
-  return tensor_map_spec(tensor, p.headdim, p.seqlen_q, p.nheads_q, p.batch, Traits::QTile::kRows);
+// Packed: one batch entry, the whole buffer. seqlen_q of the buffer is total_q, in dense problems too.
+int64_t map_batch(const AttentionProblem& p) {
+  return p.packed ? 1 : p.batch;
 }
 
-TensorMapSpec key_map(const AttentionProblem& p, const Tensor& tensor) {
-  if (p.seqlen_k == 0) return query_map(p, p.q);  // never read, but must be legal
-  return tensor_map_spec(tensor, p.headdim, p.seqlen_k, p.nheads_k, p.batch, Traits::kBlockN);
+struct Maps {
+  TensorMapSpec q, k, v, out;
+};
+
+Maps tensor_maps(const AttentionProblem& p, const ForwardTiles& tiles) {
+  const Swizzle qk_panel = panel_of(tiles.headdim);
+  const Swizzle v_panel = panel_of(tiles.headdim_v);
+  Maps maps;
+  maps.q = tensor_map_spec(p.q, p.headdim, p.total_q, p.nheads_q, map_batch(p), 64, qk_panel);
+  maps.out = tensor_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), 64, v_panel);
+  if (p.total_k == 0) {  // never read, but must be legal
+    maps.k = maps.q;
+    maps.v = maps.out;
+  } else {
+    maps.k = tensor_map_spec(p.k, p.headdim, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, qk_panel);
+    maps.v = tensor_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, v_panel);
+  }
+  return maps;
 }
 
-Status check_strides(const char* name, const TensorMapSpec& spec) {
+Status check_map(const char* name, const TensorMapSpec& spec) {
   const Status status = check_tensor_map(spec);
   if (status.is_ok()) return status;
   return {status.code(), std::string(name) + ": " + status.message()};
 }
 
-}  // namespace
-
-int64_t forward_tiles(const AttentionProblem& p) {
-  return ceil_div(p.seqlen_q, Traits::kBlockM) * p.nheads_q * p.batch;
+Status check_maps(const Maps& maps) {
+  TANDEM_RETURN_IF_ERROR(check_map("q", maps.q));
+  TANDEM_RETURN_IF_ERROR(check_map("out", maps.out));
+  TANDEM_RETURN_IF_ERROR(check_map("k", maps.k));
+  return check_map("v", maps.v);
 }
 
-Status forward_supports(const AttentionProblem& p) {
-  if (p.backward || p.packed) return Status::unsupported("the sm90 backend runs the dense forward only");
-  if (p.dtype != DType::kBf16 || p.out_dtype != DType::kBf16) {
-    return Status::unsupported("the sm90 backend takes bf16 tensors only");
-  }
-  if (p.headdim != Traits::kHeadDim || p.headdim_v != Traits::kHeadDim) {
-    return Status::unsupported("the sm90 backend runs headdim " + std::to_string(Traits::kHeadDim) + " only, not " +
-                               std::to_string(p.headdim));
-  }
-  if (!(p.softmax_scale > 0)) return Status::unsupported("the sm90 backend takes positive softmax scales only");
-  if (p.softcap != 0 || p.sink.present() || p.lo.present() || p.hi.present()) {
-    return Status::unsupported("the sm90 backend runs without softcap, sink and row intervals only");
-  }
-  if (p.seqused_q.present() || p.seqused_k.present()) {
-    return Status::unsupported("the sm90 backend takes no seqused yet");
-  }
-  if (forward_tiles(p) == 0) return Status::ok();
-  TANDEM_RETURN_IF_ERROR(check_strides("q", query_map(p, p.q)));
-  TANDEM_RETURN_IF_ERROR(check_strides("out", query_map(p, p.out)));
-  TANDEM_RETURN_IF_ERROR(check_strides("k", key_map(p, p.k)));
-  return check_strides("v", key_map(p, p.v));
+Status check_headdim(const char* name, int64_t headdim) {
+  if (headdim % 8 == 0 && headdim <= 256) return Status::ok();
+  return Status::unsupported(std::string(name) + " is " + std::to_string(headdim) +
+                             "; the sm90 backend takes multiples of 8 up to 256");
 }
 
-ForwardPlan plan_forward(const AttentionProblem& p) {
+Status check_types(const AttentionProblem& p) {
+  if (!is_16bit(p.dtype)) {
+    return Status::unsupported(std::string("q, k and v are ") + dtype_name(p.dtype) +
+                               "; the sm90 backend takes fp16 and bf16");
+  }
+  if (p.out_dtype != p.dtype) {
+    return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
+                               "; the sm90 backend writes the type of q, " + dtype_name(p.dtype));
+  }
+  return Status::ok();
+}
+
+int64_t max_m_blocks(const AttentionProblem& p, int64_t block_m) {
+  // Each sequence, and each end of the buffer, may have one block that is cut short.
+  return p.packed ? p.total_q / block_m + p.batch + 2 : ceil_div(p.seqlen_q, block_m) * p.batch;
+}
+
+Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
+  if (max_of(p.total_q, p.total_k) > kMaxCount) {
+    return Status::unsupported("q or k has " + std::to_string(max_of(p.total_q, p.total_k)) +
+                               " rows; the sm90 backend takes up to 2^30");
+  }
+  // In double: nothing in here may overflow.
+  const double work = static_cast<double>(max_m_blocks(p, tiles.consumers * 64)) * static_cast<double>(p.nheads_q);
+  if (work > static_cast<double>(kMaxCount)) {
+    return Status::unsupported("the problem has more than 2^30 blocks of " + std::to_string(tiles.consumers * 64) +
+                               " rows; the sm90 backend counts no further");
+  }
+  return Status::ok();
+}
+
+// A window that no row can see past is open. Lengths are at most 2^30, so what is left fits into an int.
+int narrow_window(int64_t window, const AttentionProblem& p) {
+  return window < 0 || window >= p.total_q + p.total_k ? -1 : static_cast<int>(window);
+}
+
+BasicMaskSpec<int> narrow_mask(const AttentionProblem& p) {
+  BasicMaskSpec<int> mask;
+  mask.causal = p.mask.causal;
+  mask.top_left = p.mask.top_left;
+  mask.window_left = narrow_window(p.mask.window_left, p);
+  mask.window_right = narrow_window(p.mask.window_right, p);
+  mask.attention_chunk = static_cast<int>(min_of(p.mask.attention_chunk, kMaxCount));
+  return mask;
+}
+
+RowStrides row_strides(const RowTensor& tensor) {
+  return {tensor.batch_stride, tensor.head_stride, tensor.row_stride};
+}
+
+// Scores to exponents: 2^(scale_log2 * transformed S).
+void set_score_scale(const AttentionProblem& p, ForwardParams& params) {
+  // Below this a softcap of any score in range is the score itself, to the last bit of fp32.
+  constexpr double kLargestSoftcap = 1e12;
+  // Above the smallest normal number, which a kernel would take for 0.
+  constexpr double kSmallestScale = 1e-30;
+  if (p.softcap != 0 && p.softcap < kLargestSoftcap) {
+    params.transform = ScoreTransform::kSoftcap;
+    params.score_factor = static_cast<float>(p.softmax_scale / p.softcap);
+    params.scale_log2 = static_cast<float>(p.softcap * kLog2E);
+  } else if (p.softmax_scale > kSmallestScale) {
+    params.scale_log2 = static_cast<float>(p.softmax_scale * kLog2E);
+  } else {  // the order of scores is not that of exponents, or there is none
+    params.transform = ScoreTransform::kMultiply;
+    params.score_factor = static_cast<float>(p.softmax_scale);
+    params.scale_log2 = static_cast<float>(kLog2E);
+  }
+}
+
+void set_masks(const AttentionProblem& p, ForwardParams& params) {
+  params.mask = narrow_mask(p);
+  params.lo = static_cast<const int*>(p.lo.data);
+  params.hi = static_cast<const int*>(p.hi.data);
+  params.lo_strides = row_strides(p.lo);
+  params.hi_strides = row_strides(p.hi);
   // Heads that work side by side in step on the same key blocks share them in the L2. PERF: H200, headdim 128 causal,
   // 4k keys: groups of 32 heads 1.03 to 1.14 against all heads at once or groups sized to the L2.
   constexpr int64_t kHeadGroup = 32;
+  const bool longest_first = late_rows_are_longer(params.mask);
+  params.order = {longest_first ? kHeadGroup : 1, longest_first};
+}
+
+void set_dense(const AttentionProblem& p, int block_m, ForwardParams& params) {
+  params.batch = static_cast<int>(p.batch);
+  params.m_blocks = static_cast<int>(ceil_div(p.seqlen_q, block_m));
+  params.seqlen_q = static_cast<int>(p.seqlen_q);
+  params.seqlen_k = static_cast<int>(p.seqlen_k);
+  params.seqused_q = static_cast<const int*>(p.seqused_q.data);
+  params.seqused_k = static_cast<const int*>(p.seqused_k.data);
+  params.seqused_q_stride = p.seqused_q.stride;
+  params.seqused_k_stride = p.seqused_k.stride;
+}
+
+DeviceVector device_vector(const Vector& vector) {
+  return {static_cast<const int*>(vector.data), vector.stride};
+}
+
+PackedSequence* packed_sequences(ForwardWorkspace* workspace) {
+  return reinterpret_cast<PackedSequence*>(workspace + 1);
+}
+
+void set_packed(const AttentionProblem& p, int block_m, ForwardPlan& plan) {
+  ForwardWorkspace* const workspace = plan.params.workspace;
+  plan.params.num_sequences = static_cast<int>(p.batch) + 2;
+  plan.params.sequences = packed_sequences(workspace);
+  PrepareParams& prepare = plan.prepare;
+  prepare.cu_seqlens_q = device_vector(p.cu_seqlens_q);
+  prepare.cu_seqlens_k = device_vector(p.cu_seqlens_k);
+  prepare.seqused_q = device_vector(p.seqused_q);
+  prepare.seqused_k = device_vector(p.seqused_k);
+  prepare.batch = static_cast<int>(p.batch);
+  prepare.total_q = static_cast<int>(p.total_q);
+  prepare.total_k = static_cast<int>(p.total_k);
+  prepare.block_m = block_m;
+  prepare.workspace = workspace;
+  prepare.sequences = packed_sequences(workspace);
+}
+
+}  // namespace
+
+bool forward_is_empty(const AttentionProblem& p) {
+  return p.total_q == 0 || p.nheads_q == 0 || map_batch(p) == 0 || p.headdim_v == 0;
+}
+
+Status forward_supports(const AttentionProblem& p) {
+  TANDEM_RETURN_IF_ERROR(check_types(p));
+  TANDEM_RETURN_IF_ERROR(check_headdim("headdim", p.headdim));
+  TANDEM_RETURN_IF_ERROR(check_headdim("headdim_v", p.headdim_v));
+  if (forward_is_empty(p)) return Status::ok();
+  const int row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
+  TANDEM_RETURN_IF_ERROR(check_counts(p, kForwardTiles[row]));
+  return check_maps(tensor_maps(p, kForwardTiles[row]));
+}
+
+ForwardPlan plan_forward(const AttentionProblem& p) {
   ForwardPlan plan;
-  plan.q = query_map(p, p.q);
-  plan.k = key_map(p, p.k);
-  plan.v = key_map(p, p.v);
-  plan.out = query_map(p, p.out);
+  plan.tiles_row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
+  plan.dtype = p.dtype;
+  const ForwardTiles& tiles = kForwardTiles[plan.tiles_row];
+  const int block_m = tiles.consumers * 64;
+  plan.max_tiles = max_m_blocks(p, block_m) * p.nheads_q;
+  const Maps maps = tensor_maps(p, tiles);
+  plan.q = maps.q;
+  plan.k = maps.k;
+  plan.v = maps.v;
+  plan.out = maps.out;
 
   ForwardParams& params = plan.params;
   params.lse = static_cast<float*>(p.lse.data);
-  params.lse_batch_stride = p.lse.batch_stride;
-  params.lse_head_stride = p.lse.head_stride;
-  params.lse_row_stride = p.lse.row_stride;
-  params.tiles = forward_tiles(p);
-  params.m_blocks = ceil_div(p.seqlen_q, Traits::kBlockM);
-  params.nheads_q = p.nheads_q;
-  params.batch = p.batch;
-  params.qheads_per_khead = p.qheads_per_khead();
-  const bool longest_first = late_rows_are_longer(p.mask);
-  params.order = {longest_first ? kHeadGroup : 1, longest_first};
-  params.seqlen_q = p.seqlen_q;
-  params.seqlen_k = p.seqlen_k;
-  params.mask = p.mask;
-  params.scale_log2 = static_cast<float>(p.softmax_scale * kLog2E);
+  params.lse_strides = row_strides(p.lse);
+  params.out_data = p.out.data;
+  params.out_strides = {p.out.batch_stride, p.out.head_stride, p.out.row_stride};
+  params.workspace = static_cast<ForwardWorkspace*>(p.exec.workspace);
+  params.nheads_q = static_cast<int>(p.nheads_q);
+  params.qheads_per_khead = static_cast<int>(p.qheads_per_khead());
+  params.sink = static_cast<const float*>(p.sink.data);
+  params.sink_stride = p.sink.stride;
+  params.headdim_v = static_cast<int>(p.headdim_v);
+  set_score_scale(p, params);
+  set_masks(p, params);
+  if (p.packed) {
+    set_packed(p, block_m, plan);
+  } else {
+    set_dense(p, block_m, params);
+  }
   return plan;
 }
 
-Workspace forward_workspace(const AttentionProblem&) {
-  return {sizeof(uint32_t), alignof(uint32_t)};
+Workspace forward_workspace(const AttentionProblem& p) {
+  uint64_t bytes = sizeof(ForwardWorkspace);
+  if (p.packed) bytes += static_cast<uint64_t>(p.batch + 2) * sizeof(PackedSequence);
+  return {bytes, 16};
 }
 
 }  // namespace tandem::sm90

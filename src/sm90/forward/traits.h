@@ -3,73 +3,89 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "sm90/forward/tiles.h"
 #include "sm90/tile/smem_layout.cuh"
 
 // One instance of the forward kernel: its tile, its roles, its shared memory and its barriers. No CUDA in here: the
 // launcher, the host model and the tests read the same numbers. docs/SCHEDULE.md gives the budgets behind them.
 //
-// Barriers. w: consumer warpgroup 0 or 1; s: stage. "warps": one arrival of each, by lane 0.
+// Barriers. w: consumer warpgroup; s: stage; t: slot of a work tile; N: consumers. "warps": one arrival of each, by
+// lane 0.
 //
 // clang-format off
-// | name         | kind     | a phase needs   | who arrives                         | who waits                         |
-// | ------------ | -------- | --------------- | ----------------------------------- | --------------------------------- |
-// | q_full[w]    | mbarrier | 1 and Q's bytes | load thread, copy engine            | consumer w, once a tile           |
-// | q_empty[w]   | mbarrier | 1               | store thread w: O has left          | load thread, before the next Q    |
-// | k_full[s]    | mbarrier | 1 and K's bytes | load thread, copy engine            | both consumers                    |
-// | k_empty[s]   | mbarrier | 8 warps         | both consumers: S is done           | load thread                       |
-// | v_full[s]    | mbarrier | 1 and V's bytes | load thread, copy engine            | both consumers                    |
-// | v_empty[s]   | mbarrier | 8 warps         | both consumers: P V is done         | load thread                       |
-// | o_full[w]    | mbarrier | 4 warps         | consumer w: O lies in Q's place     | store thread w                    |
-// | tile_full    | mbarrier | 1               | scheduler thread: the slot is set   | consumers, load and store threads |
-// | tile_empty   | mbarrier | 8 warps and 3   | consumers, load and store threads   | scheduler thread                  |
-// | turn + w     | named    | 256 threads     | consumer w syncs, the other arrives | consumer w, before its wgmmas     |
-// | epilogue + w | named    | 128 threads     | consumer w                          | consumer w: all have read Q       |
+// | name         | kind     | a phase needs   | who arrives                            | who waits                        |
+// | ------------ | -------- | --------------- | -------------------------------------- | -------------------------------- |
+// | q_full[w]    | mbarrier | 1 and Q's bytes | load thread, copy engine               | consumer w, once a tile          |
+// | q_empty[w]   | mbarrier | 1               | store warp: O has left                 | load thread, before the next Q   |
+// | k_full[s]    | mbarrier | 1 and K's bytes | load thread, copy engine               | consumers                        |
+// | k_empty[s]   | mbarrier | 4 N warps       | consumers: S is done                   | load thread                      |
+// | v_full[s]    | mbarrier | 1 and V's bytes | load thread, copy engine; of a block   | consumers                        |
+// |              |          | (or 1 alone)    | that is cleaned, the clean-up warp     |                                  |
+// | v_landed[s]  | mbarrier | 1 and V's bytes | load thread, copy engine, if cleaned   | clean-up warp                    |
+// | v_empty[s]   | mbarrier | 4 N warps       | consumers: P V is done                 | load thread                      |
+// | o_full[w]    | mbarrier | 4 warps         | consumer w: O lies in Q's place        | store warp                       |
+// | tile_full[t] | mbarrier | 1               | scheduler warp: the slot is set        | everybody else                   |
+// | tile_empty[t]| mbarrier | 4 N + 3 warps   | everybody else, at the end of the tile | scheduler warp                   |
+// | turn + w     | named    | 256 threads     | consumer w syncs, w - 1 arrives        | consumer w, before its wgmmas    |
+// | epilogue + w | named    | 128 threads     | consumer w                             | consumer w: all have read Q      |
 // clang-format on
 namespace tandem::sm90 {
 
-// Number 0 is block_sync().
-enum NamedBarrier : int { kTurnBarrier = 1, kEpilogueBarrier = 3 };
+// Number 0 is block_sync(). turn + w, then epilogue + w.
+constexpr int kTurnBarrier = 1;
 
-template <typename ElementType, int kHeadDimValue>
+// ElementType: Bf16 or Fp16; kRow: of kForwardTiles.
+template <typename ElementType, int kRow>
 struct ForwardTraits {
+  static constexpr ForwardTiles kTiles = kForwardTiles[kRow];
   using Element = ElementType;
-  static constexpr int kHeadDim = kHeadDimValue;  // of QK and of V
-  static constexpr int kConsumers = 2;            // warpgroups, of 64 rows each
+  static constexpr int kHeadDim = kTiles.headdim;
+  static constexpr int kHeadDimV = kTiles.headdim_v;
+  static constexpr int kConsumers = kTiles.consumers;
   static constexpr int kBlockM = kConsumers * 64;
-  static constexpr int kBlockN = 128;
-  static constexpr int kStages = 2;      // of K and of V
-  static constexpr int kTileStages = 1;  // work tiles on their way
+  static constexpr int kBlockN = kTiles.block_n;
+  static constexpr int kKStages = kTiles.k_stages;
+  static constexpr int kVStages = kTiles.v_stages;
+  static constexpr bool kPingPong = kTiles.ping_pong;
+  static constexpr bool kLazy = kTiles.lazy;
+  static constexpr int kPackLag = kTiles.pack_lag;
+  static constexpr int kTileStages = 2;  // work tiles under way
+  static constexpr int kEpilogueBarrier = kTurnBarrier + kConsumers;
 
+  // The file's 64 K registers, in steps of 8 a thread: what the launch gives each warpgroup, moved by setmaxnreg.
   static constexpr int kThreads = (1 + kConsumers) * 128;
-  static constexpr int kProducerRegisters = 40;
-  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
+  static_assert(kConsumers == 2 || kConsumers == 3);
 
-  using QTile = SwizzledTile<64, kHeadDim * 2>;  // one consumer's; O leaves through the same space
-  using KTile = SwizzledTile<kBlockN, kHeadDim * 2>;
-  using VTile = KTile;
+  static constexpr Swizzle kQkSwizzle = kHeadDim % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
+  static constexpr Swizzle kVSwizzle = kHeadDimV % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
+  using QTile = SwizzledTile<64, kHeadDim * 2, kQkSwizzle>;  // one consumer's; O leaves through the same space
+  using KTile = SwizzledTile<kBlockN, kHeadDim * 2, kQkSwizzle>;
+  using VTile = SwizzledTile<kBlockN, kHeadDimV * 2, kVSwizzle>;
+  using OTile = SwizzledTile<64, kHeadDimV * 2, kVSwizzle>;
+  static_assert(OTile::kBytes <= QTile::kBytes);
 
   // Addresses in the shared window, of the first of each kind.
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
   static constexpr uint32_t kSmemQ = kBase;
   static constexpr uint32_t kSmemK = kSmemQ + kConsumers * QTile::kBytes;
-  static constexpr uint32_t kSmemV = kSmemK + kStages * KTile::kBytes;
-  static constexpr uint32_t kTileSlots = kSmemV + kStages * VTile::kBytes;
-  static constexpr uint32_t kTileSlotBytes = 32;
+  static constexpr uint32_t kSmemV = kSmemK + kKStages * KTile::kBytes;
+  static constexpr uint32_t kTileSlots = kSmemV + kVStages * VTile::kBytes;
+  static constexpr uint32_t kTileSlotBytes = 128;
   static constexpr uint32_t kQFull = kTileSlots + kTileStages * kTileSlotBytes;
   static constexpr uint32_t kQEmpty = kQFull + kConsumers * 8;
   static constexpr uint32_t kOFull = kQEmpty + kConsumers * 8;
   static constexpr uint32_t kKFull = kOFull + kConsumers * 8;
-  static constexpr uint32_t kKEmpty = kKFull + kStages * 8;
-  static constexpr uint32_t kVFull = kKEmpty + kStages * 8;
-  static constexpr uint32_t kVEmpty = kVFull + kStages * 8;
-  static constexpr uint32_t kTileFull = kVEmpty + kStages * 8;
+  static constexpr uint32_t kKEmpty = kKFull + kKStages * 8;
+  static constexpr uint32_t kVFull = kKEmpty + kKStages * 8;
+  static constexpr uint32_t kVLanded = kVFull + kVStages * 8;
+  static constexpr uint32_t kVEmpty = kVLanded + kVStages * 8;
+  static constexpr uint32_t kTileFull = kVEmpty + kVStages * 8;
   static constexpr uint32_t kTileEmpty = kTileFull + kTileStages * 8;
   static constexpr uint32_t kSmemEnd = kTileEmpty + kTileStages * 8;
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
   static_assert(kSmemBytes <= 227 * 1024);
 };
-
-// The one instance that is compiled; headdim 64 is <Bf16, 64>.
-using ForwardInstance = ForwardTraits<Bf16, 128>;
 
 }  // namespace tandem::sm90

@@ -2,77 +2,99 @@
 
 #include <cstdint>
 
-#include "core/block_range.h"
-#include "core/mask.h"
-#include "core/work_tiles.h"
-#include "sm90/forward/params.h"
 #include "sm90/forward/traits.h"
 #include "sm90/ptx/device.cuh"
-#include "sm90/ptx/global.cuh"
 #include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/tile/pipeline.cuh"
 
-// Work tiles, from the scheduler thread, which draws them, to everybody else.
+// What the scheduler tells everybody else of a work tile: one m_block of one head of one sequence, and the n_blocks it
+// visits. A slot in shared memory holds it as words of 16 bytes, read when they are needed rather than kept in
+// registers; it stays as it is until its readers have released it at the end of the tile.
 namespace tandem::sm90 {
 
-// One m_block of one head, and the n_blocks it visits: [begin, end), of which [full_begin, full_end) need no mask.
-struct ForwardTile {
-  int m_block, head, batch, valid;  // valid 0: there is no more work
+struct TilePlace {
+  int valid;      // 0: there is no more work
+  int first_row;  // of the m_block, in its sequence
+  int head;
+  int batch;  // 0 in a packed problem, whose rows and keys count from the start of the buffer
+};
+
+struct TileRows {
+  int q_begin;  // the sequence's first row in the buffer
+  int q_len;    // used rows; the rest of q_rows are written as rows that see no key
+  int q_rows;
+  int k_begin;  // the sequence's first key in the buffer
+};
+
+struct TileKeys {
+  int begin, end;  // n_blocks that some consumer visits
+  int k_len;
+  int key_head;
+};
+
+// n_blocks outside [clean_begin, clean_end) hold keys that no row of the sequence sees: their V is cleared before use.
+// Without interval arrays these are the keys outside [seen_begin, seen_end).
+struct TileSeen {
+  int clean_begin, clean_end;
+  int seen_begin, seen_end;
+};
+
+// The n_blocks that consumer w visits, of which [full_begin, full_end) need no mask. In all, they lie within TileKeys.
+struct ConsumerBlocks {
   int begin, end, full_begin, full_end;
 };
 
 template <typename Traits>
-TANDEM_DEVICE ForwardTile make_tile(const ForwardParams& params, int64_t index) {
-  if (index >= params.tiles) return {};
-  const WorkTile work = work_tile(index, params.m_blocks, params.nheads_q, params.batch, params.order);
-  const int64_t first_row = work.m_block * Traits::kBlockM;
-  const TileBounds bounds =
-      tile_bounds(params.mask, first_row, first_row + Traits::kBlockM, params.seqlen_q, params.seqlen_k);
-  const BlockRange range = block_range(bounds, Traits::kBlockN);
-  return {static_cast<int>(work.m_block),     static_cast<int>(work.head),
-          static_cast<int>(work.batch),       1,
-          static_cast<int>(range.begin),      static_cast<int>(range.end),
-          static_cast<int>(range.full_begin), static_cast<int>(range.full_end)};
-}
+struct TileSlot {
+  static constexpr uint32_t kWords = 4 + Traits::kConsumers;
+  static_assert(kWords * 16 <= Traits::kTileSlotBytes);
 
-// A slot holds a ForwardTile as two words of 16 bytes.
-struct FourInts {
-  int x, y, z, w;
+  TANDEM_DEVICE explicit TileSlot(int index)
+      : address_(Traits::kTileSlots + static_cast<uint32_t>(index) * Traits::kTileSlotBytes) {}
+
+  TANDEM_DEVICE TilePlace place() const { return ptx::load_shared<TilePlace>(address_); }
+  TANDEM_DEVICE TileRows rows() const { return ptx::load_shared<TileRows>(address_ + 16); }
+  TANDEM_DEVICE TileKeys keys() const { return ptx::load_shared<TileKeys>(address_ + 32); }
+  TANDEM_DEVICE TileSeen seen() const { return ptx::load_shared<TileSeen>(address_ + 48); }
+  TANDEM_DEVICE ConsumerBlocks blocks(int w) const {
+    return ptx::load_shared<ConsumerBlocks>(address_ + 64 + static_cast<uint32_t>(w) * 16);
+  }
+
+  TANDEM_DEVICE void set(const TilePlace& place) const { ptx::store_shared(address_, place); }
+  TANDEM_DEVICE void set(const TileRows& rows) const { ptx::store_shared(address_ + 16, rows); }
+  TANDEM_DEVICE void set(const TileKeys& keys) const { ptx::store_shared(address_ + 32, keys); }
+  TANDEM_DEVICE void set(const TileSeen& seen) const { ptx::store_shared(address_ + 48, seen); }
+  TANDEM_DEVICE void set(int w, const ConsumerBlocks& blocks) const {
+    ptx::store_shared(address_ + 64 + static_cast<uint32_t>(w) * 16, blocks);
+  }
+
+ private:
+  uint32_t address_;
 };
 
+// Walks the work tiles of a block, as each of the scheduler's readers does.
 template <typename Traits>
-TANDEM_DEVICE void send_tile(const ForwardTile& tile, PipelineState<Traits::kTileStages> pipe) {
-  const uint32_t slot = Traits::kTileSlots + static_cast<uint32_t>(pipe.index) * Traits::kTileSlotBytes;
-  ptx::store_shared(slot, FourInts{tile.m_block, tile.head, tile.batch, tile.valid});
-  ptx::store_shared(slot + 16, FourInts{tile.begin, tile.end, tile.full_begin, tile.full_end});
-  ptx::mbarrier_arrive(barrier_at(Traits::kTileFull, pipe.index));
-}
-
-// One thread. A block's first tile is its own number; it draws the next when everybody has begun the last, late enough
-// for the counter to balance the blocks, early enough for the loads to run ahead.
-template <typename Traits>
-TANDEM_DEVICE void schedule_tiles(const ForwardParams& params) {
-  PipelineState<Traits::kTileStages> pipe;
-  int64_t index = ptx::block_index();
-  for (;;) {
-    const ForwardTile tile = make_tile<Traits>(params, index);
-    send_tile<Traits>(tile, pipe);
-    if (!tile.valid) return;
-    pipe.advance();
-    acquire(Traits::kTileEmpty, pipe);
-    index = static_cast<int64_t>(ptx::atomic_add(params.next_tile, 1)) + ptx::grid_size();
+class TileReader {
+ public:
+  // Waits for the next tile; false: there is no more.
+  TANDEM_DEVICE bool next() {
+    wait(Traits::kTileFull, pipe_);
+    return slot().place().valid != 0;
   }
-}
+  TANDEM_DEVICE TileSlot<Traits> slot() const { return TileSlot<Traits>(pipe_.index); }
+  // A whole warp, or its only thread that reads: done with the tile.
+  TANDEM_DEVICE void release_by_warp() {
+    release(Traits::kTileEmpty, pipe_);
+    pipe_.advance();
+  }
+  TANDEM_DEVICE void release_by_thread() {
+    ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, pipe_.index));
+    pipe_.advance();
+  }
 
-// The caller releases the slot.
-template <typename Traits>
-TANDEM_DEVICE ForwardTile receive_tile(PipelineState<Traits::kTileStages> pipe) {
-  const uint32_t slot = Traits::kTileSlots + static_cast<uint32_t>(pipe.index) * Traits::kTileSlotBytes;
-  wait(Traits::kTileFull, pipe);
-  const FourInts where = ptx::load_shared<FourInts>(slot);
-  const FourInts blocks = ptx::load_shared<FourInts>(slot + 16);
-  return {where.x, where.y, where.z, where.w, blocks.x, blocks.y, blocks.z, blocks.w};
-}
+ private:
+  PipelineState<Traits::kTileStages> pipe_;
+};
 
 }  // namespace tandem::sm90

@@ -15,9 +15,8 @@ struct VisibleKeys {
   uint32_t count;
 };
 
-TANDEM_DEVICE VisibleKeys visible_keys(const MaskSpec& mask, int64_t row, int64_t seqlen_q, int64_t seqlen_k) {
-  const RowInterval interval = row_interval(mask, row, seqlen_q, seqlen_k);
-  return {static_cast<int>(interval.lo), static_cast<uint32_t>(interval.hi - interval.lo)};
+TANDEM_DEVICE VisibleKeys visible_keys(const BasicRowInterval<int>& keys) {
+  return {keys.lo, static_cast<uint32_t>(keys.hi - keys.lo)};
 }
 
 // Selects the hidden scores of a tile away, whatever they hold [7]. `first_key`: the tile's first column.

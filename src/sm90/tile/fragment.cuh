@@ -14,15 +14,21 @@ namespace tandem::sm90 {
 
 constexpr int kFragmentRows = 64;
 
-TANDEM_DEVICE int warp_in_warpgroup() {
-  return ptx::thread_rank() % ptx::kWarpgroupThreads / ptx::kWarpThreads;
+// This thread in its warpgroup: what the layout depends on, worked out when it is needed.
+struct FragmentThread {
+  int warp, lane;
+};
+TANDEM_DEVICE FragmentThread fragment_thread() {
+  const int rank = ptx::thread_rank_anew() % ptx::kWarpgroupThreads;
+  return {rank / ptx::kWarpThreads, rank % ptx::kWarpThreads};
 }
 
 constexpr TANDEM_HD int half_of(int element) {
   return element / 2 % 2;
 }
 TANDEM_DEVICE int fragment_row(int half) {
-  return 16 * warp_in_warpgroup() + ptx::lane_index() / 4 + 8 * half;
+  const FragmentThread thread = fragment_thread();
+  return 16 * thread.warp + thread.lane / 4 + 8 * half;
 }
 // Column of element i: this thread's first column, and a constant.
 TANDEM_DEVICE int fragment_first_column() {
@@ -50,17 +56,23 @@ TANDEM_DEVICE uint32_t pack2<Fp16>(float low, float high) {
   return ptx::pack_f16x2(low, high);
 }
 
-// The A fragments of the next product, 16-bit: k-step s takes columns 16s to 16s + 15, which the accumulator's layout
-// already has in the right threads.
+// The A fragment of k-step `step` of the next product, 16-bit: it takes columns 16 step to 16 step + 15, which the
+// accumulator's layout already has in the right threads.
 template <typename Element, int kRegisters>
+TANDEM_DEVICE void pack_a_fragment(uint32_t (&fragment)[4], const float (&accumulator)[kRegisters], int step) {
+  TANDEM_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    const int i = 8 * step + 2 * r;
+    fragment[r] = pack2<Element>(accumulator[i], accumulator[i + 1]);
+  }
+}
+
+// All k-steps from `kFirst` on.
+template <typename Element, int kFirst, int kRegisters>
 TANDEM_DEVICE void pack_a_fragments(uint32_t (&fragments)[kRegisters / 8][4], const float (&accumulator)[kRegisters]) {
   TANDEM_UNROLL
-  for (int step = 0; step < kRegisters / 8; ++step) {
-    TANDEM_UNROLL
-    for (int r = 0; r < 4; ++r) {
-      const int i = 8 * step + 2 * r;
-      fragments[step][r] = pack2<Element>(accumulator[i], accumulator[i + 1]);
-    }
+  for (int step = kFirst; step < kRegisters / 8; ++step) {
+    pack_a_fragment<Element>(fragments[step], accumulator, step);
   }
 }
 
@@ -69,9 +81,9 @@ template <typename Element, typename Tile, int kRegisters>
 TANDEM_DEVICE void store_accumulator(uint32_t address, const float (&accumulator)[kRegisters],
                                      const float (&scale)[2]) {
   static_assert(Tile::kRows == kFragmentRows && Tile::kRowBytes == kRegisters * 4);
-  const int lane = ptx::lane_index();
-  const int row = 16 * warp_in_warpgroup() + lane % 16;  // stmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the next
-  const int byte = lane / 16 * 16;                       // 8 columns of them
+  const FragmentThread thread = fragment_thread();
+  const int row = 16 * thread.warp + thread.lane % 16;  // stmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the next
+  const int byte = thread.lane / 16 * 16;               // 8 columns of them
   TANDEM_UNROLL
   for (int step = 0; step < kRegisters / 8; ++step) {
     uint32_t packed[4];

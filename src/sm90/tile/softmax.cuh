@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/math.cuh"
@@ -8,19 +9,36 @@
 #include "sm90/tile/fragment.cuh"
 
 // Online softmax on accumulator fragments. docs/ALGORITHM.md has the recurrence; here exponents are in base 2, in units
-// of score * softmax_scale * log2(e). The scale is positive.
+// of score * scale_log2, and scale_log2 is positive.
+//
+// A row's P and sums are relative to its reference, an exponent that counts as 0. Any reference gives the same O; it
+// only has to keep P in range. Blocks go one of two ways:
+//   exact   the row's maximum is found first; the reference follows it, but for a slack (follow_maxima)
+//   lazy    the reference stays as it is. That it is too small shows in the block's row sum (outgrown), and then, row
+//   by
+//           row, P is made anew. Blocks after the first few rarely hold a new maximum, and never a much larger one; not
+//           looking for it saves a third of the work on a score.
 namespace tandem::sm90 {
 
 // Of a thread's two rows.
 struct SoftmaxRows {
-  float reference[2];  // the exponent that counts as 0, at most kRescaleSlack below the maximum; -inf: no key yet
-  float sum[2];        // this thread's part of the row's, until reduce_row_sums()
+  float reference[2];   // -inf: no key yet
+  float sum[2];         // this thread's part of the row's, until reduce_row_sums()
+  float normalizer[2];  // at the end: what O is to be multiplied by
 };
 
-// A row is rescaled only when its maximum has outgrown the reference by more than this: P stays under 2^8, O and the
-// row sum lose nothing in fp32, and most tiles need no rescaling. Row by row: a row's bits depend on that row alone
-// [12].
+// Exact blocks: a row is rescaled only when its maximum has outgrown the reference by more than this: P stays under
+// 2^8, O and the row sum lose nothing in fp32, and most blocks need no rescaling. Row by row: a row's bits depend on
+// that row alone [12].
 constexpr float kRescaleSlack = 8.0f;
+
+// Lazy blocks: a thread's part of a row's sum stays below this, and so does every P: within fp16's range.
+constexpr float kLargestSum = 32768.0f;
+
+// NaN has outgrown too.
+TANDEM_DEVICE bool outgrown(float sum) {
+  return !(sum < kLargestSum);
+}
 
 TANDEM_DEVICE float quad_max(float value) {
   value = ptx::max(value, ptx::shuffle_xor(value, 1));
@@ -29,6 +47,12 @@ TANDEM_DEVICE float quad_max(float value) {
 TANDEM_DEVICE float quad_sum(float value) {
   value += ptx::shuffle_xor(value, 1);
   return value + ptx::shuffle_xor(value, 2);
+}
+TANDEM_DEVICE bool quad_any(bool predicate) {
+  uint32_t value = predicate ? 1 : 0;
+  value |= ptx::shuffle_xor(value, 1);
+  value |= ptx::shuffle_xor(value, 2);
+  return value != 0;
 }
 
 TANDEM_DEVICE void reset(SoftmaxRows& rows) {
@@ -53,12 +77,13 @@ TANDEM_DEVICE void row_maxima(float (&maximum)[2], const float (&acc_s)[kRegiste
   for (int half = 0; half < 2; ++half) maximum[half] = quad_max(ptx::max(even[half], odd[half]));
 }
 
-// S (raw scores, hidden ones -inf) to P, in place. rescale[h] is what O's rows so far are to be multiplied by.
+// References for an exact block (hidden scores are -inf). offset: what exponents are relative to; rescale: what the
+// rows' sums and O so far are to be multiplied by.
 template <int kRegisters>
-TANDEM_DEVICE void softmax_step(float (&acc_s)[kRegisters], SoftmaxRows& rows, float (&rescale)[2], float scale_log2) {
+TANDEM_DEVICE void follow_maxima(SoftmaxRows& rows, const float (&acc_s)[kRegisters], float scale_log2,
+                                 float (&offset)[2], float (&rescale)[2]) {
   float maximum[2];
   row_maxima(maximum, acc_s);
-  float offset[2];
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float before = rows.reference[half];
@@ -68,20 +93,34 @@ TANDEM_DEVICE void softmax_step(float (&acc_s)[kRegisters], SoftmaxRows& rows, f
     offset[half] = rows.reference[half] == -INFINITY ? 0.0f : rows.reference[half];
     rescale[half] = ptx::ex2(before - offset[half]);
   }
-  float sum[2] = {0.0f, 0.0f};
-  float odd_sum[2] = {0.0f, 0.0f};
+}
+
+// S to P, in place: 2^(scale_log2 S - offset); sum: this thread's part of the rows'. The exponentials of the first
+// kPackLag groups of 16 columns run under a matrix product that reads `fragments`; then finish_product() waits for it,
+// and groups are packed into them as the next ones are computed. The last kPackLag groups are left to the caller.
+template <typename Element, int kPackLag, int kRegisters, typename FinishProduct>
+TANDEM_DEVICE void exponentials(float (&acc_s)[kRegisters], uint32_t (&fragments)[kRegisters / 8][4],
+                                const float (&offset)[2], float scale_log2, float (&sum)[2],
+                                const FinishProduct& finish_product) {
+  constexpr int kGroups = kRegisters / 8;
+  static_assert(0 < kPackLag && kPackLag <= kGroups);
+  float even[2] = {0.0f, 0.0f};
+  float odd[2] = {0.0f, 0.0f};
   TANDEM_UNROLL
-  for (int i = 0; i < kRegisters; i += 2) {
-    const int half = half_of(i);
-    acc_s[i] = ptx::ex2(ptx::fma(acc_s[i], scale_log2, -offset[half]));
-    acc_s[i + 1] = ptx::ex2(ptx::fma(acc_s[i + 1], scale_log2, -offset[half]));
-    sum[half] += acc_s[i];
-    odd_sum[half] += acc_s[i + 1];
+  for (int group = 0; group < kGroups; ++group) {
+    TANDEM_UNROLL
+    for (int i = 8 * group; i < 8 * group + 8; i += 2) {
+      const int half = half_of(i);
+      acc_s[i] = ptx::ex2(ptx::fma(acc_s[i], scale_log2, -offset[half]));
+      acc_s[i + 1] = ptx::ex2(ptx::fma(acc_s[i + 1], scale_log2, -offset[half]));
+      even[half] += acc_s[i];
+      odd[half] += acc_s[i + 1];
+    }
+    if (group == kPackLag - 1) finish_product();
+    if (group >= kPackLag) pack_a_fragment<Element>(fragments[group - kPackLag], acc_s, group - kPackLag);
   }
-  TANDEM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    rows.sum[half] = ptx::fma(rows.sum[half], rescale[half], sum[half] + odd_sum[half]);
-  }
+  sum[0] = even[0] + odd[0];
+  sum[1] = even[1] + odd[1];
 }
 
 // The vote only skips multiplying by exactly 1.
@@ -98,8 +137,27 @@ TANDEM_DEVICE void reduce_row_sums(SoftmaxRows& rows) {
   for (int half = 0; half < 2; ++half) rows.sum[half] = quad_sum(rows.sum[half]);
 }
 
-// After reduce_row_sums(). P of a row that sees no key is 0, but 0 times a NaN of V is not [5]. The vote only skips
-// rows that stay as they are.
+// After reduce_row_sums(): the row's normalizer, and its LSE (natural log). Where there is a sink, exp(sink) joins the
+// denominator. A row that has seen no key: O is 0, LSE -inf or the sink [5, 6].
+TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float sink, bool has_sink) {
+  constexpr float kLn2 = 0.693147180559945309f;
+  constexpr float kLog2E = 1.44269504088896341f;
+  rows.normalizer[half] = 0.0f;
+  if (rows.sum[half] == 0.0f) return has_sink ? sink : -INFINITY;
+  float reference = rows.reference[half];
+  float scale = 1.0f;
+  float total = rows.sum[half];
+  if (has_sink) {
+    reference = ptx::max(rows.reference[half], sink * kLog2E);
+    scale = ptx::ex2(rows.reference[half] - reference);
+    total = ptx::fma(total, scale, ptx::ex2(sink * kLog2E - reference));
+  }
+  rows.normalizer[half] = scale * ptx::rcp(total);
+  return (reference + ptx::lg2(total)) * kLn2;
+}
+
+// After finish_row(). P of a row that sees no key is 0, but 0 times a NaN of V is not [5]. The vote only skips rows
+// that stay as they are.
 template <int kRegisters>
 TANDEM_DEVICE void clear_empty_rows(float (&acc_o)[kRegisters], const SoftmaxRows& rows) {
   if (!ptx::any_sync(rows.sum[0] == 0.0f || rows.sum[1] == 0.0f)) return;
@@ -107,17 +165,6 @@ TANDEM_DEVICE void clear_empty_rows(float (&acc_o)[kRegisters], const SoftmaxRow
   for (int i = 0; i < kRegisters; ++i) {
     if (rows.sum[half_of(i)] == 0.0f) acc_o[i] = 0.0f;
   }
-}
-
-// After reduce_row_sums(). 1 / sum, and 0 for a row that sees no key [5].
-TANDEM_DEVICE float normalizer(const SoftmaxRows& rows, int half) {
-  return rows.sum[half] == 0.0f ? 0.0f : ptx::rcp(rows.sum[half]);
-}
-
-// After reduce_row_sums(). Natural log; -inf for a row that sees no key.
-TANDEM_DEVICE float log_sum_exp(const SoftmaxRows& rows, int half) {
-  constexpr float kLn2 = 0.693147180559945309f;
-  return (rows.reference[half] + ptx::lg2(rows.sum[half])) * kLn2;
 }
 
 }  // namespace tandem::sm90

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sm90/forward/params.h"
+#include "sm90/forward/row_keys.cuh"
+#include "sm90/forward/traits.h"
+#include "sm90/forward/work.cuh"
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/fence.cuh"
+#include "sm90/ptx/mbarrier.cuh"
+#include "sm90/ptx/named_barrier.cuh"
+#include "sm90/ptx/wgmma.cuh"
+#include "sm90/tile/apply_mask.cuh"
+#include "sm90/tile/fragment.cuh"
+#include "sm90/tile/pipeline.cuh"
+#include "sm90/tile/score_transform.cuh"
+#include "sm90/tile/softmax.cuh"
+#include "sm90/tile/warp_scores.cuh"
+
+// The steady state of a consumer warpgroup: 64 rows of S, P and O in registers, key block after key block.
+namespace tandem::sm90 {
+
+template <typename Traits>
+struct ConsumerState {
+  float acc_s[Traits::kBlockN / 2];          // (64, kBlockN): S, then P
+  float acc_o[Traits::kHeadDimV / 2];        // (64, kHeadDimV): O, not normalized
+  uint32_t frag_p[Traits::kBlockN / 16][4];  // (64, kBlockN) in the element type
+  SoftmaxRows rows;
+  VisibleKeys visible[2];
+  PipelineState<Traits::kKStages> k_pipe;
+  PipelineState<Traits::kVStages> v_pipe;
+};
+
+// Ping-pong: one warpgroup issues its matrix products while the others are at their exponentials. HAZARD: all take as
+// many turns, or one waits for ever.
+template <typename Traits>
+TANDEM_DEVICE void take_turn(int w) {
+  if constexpr (Traits::kPingPong) ptx::named_barrier_sync(kTurnBarrier + w, 2 * ptx::kWarpgroupThreads);
+}
+template <typename Traits>
+TANDEM_DEVICE void pass_turn(int w) {
+  const int next = w == Traits::kConsumers - 1 ? 0 : w + 1;
+  if constexpr (Traits::kPingPong) ptx::named_barrier_arrive(kTurnBarrier + next, 2 * ptx::kWarpgroupThreads);
+}
+
+// S = Q K^T. (64, kHeadDim) x (kBlockN, kHeadDim)^T
+template <typename Traits>
+TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int w, int stage) {
+  using QTile = typename Traits::QTile;
+  using KTile = typename Traits::KTile;
+  const uint32_t q_offset = static_cast<uint32_t>(w) * QTile::kBytes;
+  const uint32_t k_offset = static_cast<uint32_t>(stage) * KTile::kBytes;
+  TANDEM_UNROLL
+  for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
+    ptx::Wgmma<typename Traits::Element, Traits::kBlockN>::template ss<>(
+        acc_s, advance(QTile::k_major(Traits::kSmemQ, step), q_offset),
+        advance(KTile::k_major(Traits::kSmemK, step), k_offset), step > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// O += P V. (64, kBlockN) x (kBlockN, kHeadDimV)
+template <typename Traits>
+TANDEM_DEVICE void issue_pv(float (&acc_o)[Traits::kHeadDimV / 2], const uint32_t (&frag_p)[Traits::kBlockN / 16][4],
+                            int stage) {
+  using VTile = typename Traits::VTile;
+  const uint32_t v_offset = static_cast<uint32_t>(stage) * VTile::kBytes;
+  TANDEM_UNROLL
+  for (int step = 0; step < Traits::kBlockN / 16; ++step) {
+    ptx::Wgmma<typename Traits::Element, Traits::kHeadDimV>::template rs<ptx::Major::kMn>(
+        acc_o, frag_p[step], advance(VTile::mn_major(Traits::kSmemV, step), v_offset), true);
+  }
+  ptx::wgmma_commit();
+}
+
+// What this thread's rows see; only masked blocks ask.
+template <typename Traits>
+TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardParams& params, TileSlot<Traits> slot,
+                                     const ConsumerBlocks& blocks, int w) {
+  if (blocks.full_begin == blocks.begin && blocks.full_end == blocks.end) return;
+  const TilePlace place = slot.place();
+  const TileRows rows = slot.rows();
+  const int k_len = slot.keys().k_len;
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = place.first_row + w * kFragmentRows + fragment_row(half);
+    visible[half] = visible_keys(row_keys(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch));
+  }
+}
+
+// S as the mask and the softmax want it.
+template <typename Traits>
+TANDEM_DEVICE void transform_and_mask(ConsumerState<Traits>& state, const ForwardParams& params, int n_block) {
+  if (params.transform == ScoreTransform::kMultiply) multiply_scores(state.acc_s, params.score_factor);
+  if (params.transform == ScoreTransform::kSoftcap) softcap_scores(state.acc_s, params.score_factor);
+  apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
+}
+
+// Rare: a row has outgrown the reference of its softmax. Its scores may have overflowed in 2^S, so they are computed
+// again, by this warp alone, from Q and K as they lie in shared memory. P, the block's sums and O of the rows that have
+// outgrown are made anew; those of other rows stay as they are, bit for bit [12].
+template <typename Traits>
+TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2], float scale_log2, int w) {
+  const WarpScores<Traits> scores(w, state.k_pipe.index);
+  const bool grown[2] = {quad_any(outgrown(sum[0])), quad_any(outgrown(sum[1]))};
+  float maximum[2] = {-INFINITY, -INFINITY};
+  TANDEM_NO_UNROLL
+  for (int column = 0; column < Traits::kBlockN; column += 8) {
+    float s[4];
+    scores.compute(s, column);
+    TANDEM_UNROLL
+    for (int i = 0; i < 4; ++i) maximum[half_of(i)] = ptx::max(maximum[half_of(i)], s[i]);
+  }
+  float rescale[2];
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float before = state.rows.reference[half];
+    if (grown[half]) {
+      state.rows.reference[half] = quad_max(maximum[half]) * scale_log2;
+      sum[half] = 0.0f;
+    }
+    rescale[half] = grown[half] ? ptx::ex2(before - state.rows.reference[half]) : 1.0f;
+    state.rows.sum[half] *= rescale[half];
+  }
+  TANDEM_UNROLL
+  for (int i = 0; i < Traits::kBlockN / 2; i += 4) {
+    float s[4];
+    scores.compute(s, 2 * i);
+    TANDEM_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      const int half = half_of(k);
+      if (!grown[half]) continue;
+      state.acc_s[i + k] = ptx::ex2(ptx::fma(s[k], scale_log2, -state.rows.reference[half]));
+      sum[half] += state.acc_s[i + k];
+    }
+  }
+  TANDEM_UNROLL
+  for (int i = 0; i < Traits::kHeadDimV / 2; ++i) state.acc_o[i] *= rescale[half_of(i)];
+}
+
+// S to P of a block whose keys all rows see, against the references as they are. `finish_product` waits for the P V
+// under way; K is kept until no score is needed again.
+template <typename Traits, typename FinishProduct>
+TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, int w,
+                                const FinishProduct& finish_product) {
+  using Element = typename Traits::Element;
+  float sum[2];
+  exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, state.rows.reference, scale_log2, sum,
+                                          finish_product);
+  if (ptx::any_sync(outgrown(sum[0]) || outgrown(sum[1]))) {
+    raise_references(state, sum, scale_log2, w);
+    pack_a_fragments<Element, 0>(state.frag_p, state.acc_s);
+  }
+  release(Traits::kKEmpty, state.k_pipe);
+  state.rows.sum[0] += sum[0];
+  state.rows.sum[1] += sum[1];
+  pack_a_fragments<Element, Traits::kBlockN / 16 - Traits::kPackLag>(state.frag_p, state.acc_s);
+}
+
+// S to P of any block: references follow the maximum.
+template <typename Traits, typename FinishProduct>
+TANDEM_DEVICE void exact_softmax(ConsumerState<Traits>& state, float scale_log2, const FinishProduct& finish_product) {
+  using Element = typename Traits::Element;
+  float rescale[2];
+  float offset[2];
+  follow_maxima(state.rows, state.acc_s, scale_log2, offset, rescale);
+  float sum[2];
+  exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, offset, scale_log2, sum, finish_product);
+  state.rows.sum[0] = ptx::fma(state.rows.sum[0], rescale[0], sum[0]);
+  state.rows.sum[1] = ptx::fma(state.rows.sum[1], rescale[1], sum[1]);
+  rescale_o(state.acc_o, rescale);
+  pack_a_fragments<Element, Traits::kBlockN / 16 - Traits::kPackLag>(state.frag_p, state.acc_s);
+}
+
+// Blocks that this consumer does not visit.
+template <typename Traits>
+TANDEM_DEVICE void skip_blocks(ConsumerState<Traits>& state, int count, int w) {
+  TANDEM_NO_UNROLL
+  for (int i = 0; i < count; ++i) {
+    take_turn<Traits>(w);
+    pass_turn<Traits>(w);
+    wait(Traits::kKFull, state.k_pipe);
+    release(Traits::kKEmpty, state.k_pipe);
+    wait(Traits::kVFull, state.v_pipe);
+    release(Traits::kVEmpty, state.v_pipe);
+    state.k_pipe.advance();
+    state.v_pipe.advance();
+  }
+}
+
+// The first key block of a tile: there is no P yet whose product could run beside it.
+template <typename Traits>
+TANDEM_DEVICE void first_block(ConsumerState<Traits>& state, const ForwardParams& params, TileSlot<Traits> slot,
+                               const ConsumerBlocks& blocks, int w) {
+  wait(Traits::kKFull, state.k_pipe);
+  take_turn<Traits>(w);
+  ptx::wgmma_fence();
+  issue_qk<Traits>(state.acc_s, w, state.k_pipe.index);
+  pass_turn<Traits>(w);
+  find_visible_keys(state.visible, params, slot, blocks, w);
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_fence_operand(state.acc_s);
+  release(Traits::kKEmpty, state.k_pipe);
+  state.k_pipe.advance();
+  if (blocks.full_end < blocks.end || blocks.full_begin == blocks.full_end) {
+    transform_and_mask(state, params, blocks.end - 1);
+  }
+  exact_softmax(state, params.scale_log2, [] {});
+}
+
+// Key blocks from n_block down to `last`: S of this one under P V of the one before.
+template <typename Traits, bool kMasked>
+TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardParams& params, int& n_block, int last,
+                                 int w) {
+  TANDEM_NO_UNROLL
+  for (; n_block >= last; --n_block) {
+    wait(Traits::kKFull, state.k_pipe);
+    take_turn<Traits>(w);
+    ptx::wgmma_fence();
+    issue_qk<Traits>(state.acc_s, w, state.k_pipe.index);
+    wait(Traits::kVFull, state.v_pipe);
+    issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+    pass_turn<Traits>(w);
+    ptx::wgmma_wait<1>();
+    ptx::wgmma_fence_operand(state.acc_s);
+    const auto finish_product = [&state] {
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_fence_operand(state.acc_o);
+      release(Traits::kVEmpty, state.v_pipe);
+    };
+    if constexpr (Traits::kLazy && !kMasked) {
+      lazy_softmax(state, params.scale_log2, w, finish_product);
+    } else {
+      release(Traits::kKEmpty, state.k_pipe);
+      if constexpr (kMasked) transform_and_mask(state, params, n_block);
+      exact_softmax(state, params.scale_log2, finish_product);
+    }
+    state.k_pipe.advance();
+    state.v_pipe.advance();
+  }
+}
+
+}  // namespace tandem::sm90

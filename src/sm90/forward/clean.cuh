@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sm90/forward/params.h"
+#include "sm90/forward/row_keys.cuh"
+#include "sm90/forward/schedule.cuh"
+#include "sm90/forward/work.cuh"
+#include "sm90/ptx/fence.cuh"
+#include "sm90/ptx/mbarrier.cuh"
+#include "sm90/ptx/shared.cuh"
+#include "sm90/ptx/warp.cuh"
+
+// The clean-up warp. A block of keys may reach over keys that no row sees: past the used length, before the first
+// window, between row intervals. Their scores are selected away, so P is 0 there, but 0 times a NaN of V is a NaN [7]:
+// their rows of V are cleared in shared memory before a consumer reads them. Most blocks need none of this and never
+// meet this warp.
+namespace tandem::sm90 {
+
+TANDEM_DEVICE bool needs_cleaning(const TileSeen& seen, int n_block) {
+  return n_block < seen.clean_begin || n_block >= seen.clean_end;
+}
+
+// Bit i: `first_key` + i lies in [begin, end). For 32 keys.
+TANDEM_DEVICE uint32_t bits_between(int first_key, int begin, int end) {
+  const int from = min_of(max_of(begin - first_key, 0), 32);
+  const int to = min_of(max_of(end - first_key, 0), 32);
+  return from < to ? (0xffffffffu >> (32 - (to - from))) << from : 0;
+}
+
+// Bit i: some row sees key `first_key` + i, a row of the tile (with interval arrays) or of the sequence.
+template <typename Traits>
+TANDEM_DEVICE uint32_t seen_keys(const ForwardParams& params, TileSlot<Traits> slot, int first_key) {
+  if (!has_intervals(params)) {
+    const TileSeen seen = slot.seen();
+    return bits_between(first_key, seen.seen_begin, seen.seen_end);
+  }
+  const TilePlace place = slot.place();
+  const TileRows rows = slot.rows();
+  const int k_len = slot.keys().k_len;
+  uint32_t bits = 0;
+  TANDEM_NO_UNROLL
+  for (int i = ptx::lane_index(); i < Traits::kBlockM; i += ptx::kWarpThreads) {
+    const BasicRowInterval<int> keys =
+        row_keys(params, rows.q_begin, place.first_row + i, rows.q_len, k_len, place.head, place.batch);
+    bits |= bits_between(first_key, keys.lo, keys.hi);
+  }
+  TANDEM_UNROLL
+  for (int lanes = 16; lanes > 0; lanes /= 2) bits |= ptx::shuffle_xor(bits, lanes);
+  return bits;
+}
+
+// A row of V lies in one row of each panel, whatever the swizzle.
+template <typename Tile>
+TANDEM_DEVICE void clear_row(uint32_t address, int row) {
+  constexpr int kChunks = Tile::kPanelRowBytes / 16;
+  for (int i = ptx::lane_index(); i < Tile::kPanels * kChunks; i += ptx::kWarpThreads) {
+    const uint32_t panel = address + static_cast<uint32_t>(i / kChunks * Tile::kPanelBytes);
+    ptx::store_shared(panel + static_cast<uint32_t>(row * Tile::kPanelRowBytes + i % kChunks * 16), TilePlace{});
+  }
+}
+
+// Once the block's V has landed in its stage.
+template <typename Traits>
+TANDEM_DEVICE void clean_block(const ForwardParams& params, TileSlot<Traits> slot, int n_block, int stage) {
+  using Tile = typename Traits::VTile;
+  const uint32_t address = Traits::kSmemV + static_cast<uint32_t>(stage) * Tile::kBytes;
+  TANDEM_NO_UNROLL
+  for (int key = 0; key < Traits::kBlockN; key += 32) {
+    uint32_t unseen = ~seen_keys<Traits>(params, slot, n_block * Traits::kBlockN + key);
+    TANDEM_NO_UNROLL
+    for (int row = key; row < min_of(key + 32, Traits::kBlockN); ++row, unseen >>= 1) {
+      if ((unseen & 1) != 0) clear_row<Tile>(address, row);
+    }
+  }
+}
+
+// A whole warp. It walks the stages of V as the load thread does.
+template <typename Traits>
+TANDEM_DEVICE void clean_tiles(const ForwardParams& params) {
+  TileReader<Traits> reader;
+  PipelineState<Traits::kVStages> pipe;
+  uint32_t landed_phases = 0;  // bit s: parity of v_landed[s]'s next phase
+  while (reader.next()) {
+    const TileKeys keys = reader.slot().keys();
+    const TileSeen seen = reader.slot().seen();
+    TANDEM_NO_UNROLL
+    for (int n_block = keys.end - 1; n_block >= keys.begin; --n_block) {
+      if (needs_cleaning(seen, n_block)) {
+        ptx::mbarrier_wait(barrier_at(Traits::kVLanded, pipe.index), landed_phases >> pipe.index & 1);
+        landed_phases ^= 1u << pipe.index;
+        clean_block<Traits>(params, reader.slot(), n_block, pipe.index);
+        ptx::fence_proxy_async_shared();
+        ptx::warp_sync();
+        ptx::mbarrier_arrive_if(barrier_at(Traits::kVFull, pipe.index), ptx::lane_index() == 0);
+      }
+      pipe.advance();
+    }
+    reader.release_by_warp();
+  }
+}
+
+}  // namespace tandem::sm90

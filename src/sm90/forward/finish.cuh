@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sm90/forward/attend.cuh"
+#include "sm90/forward/params.h"
+#include "sm90/forward/traits.h"
+#include "sm90/forward/work.cuh"
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/fence.cuh"
+#include "sm90/ptx/global.cuh"
+#include "sm90/ptx/mbarrier.cuh"
+#include "sm90/ptx/named_barrier.cuh"
+#include "sm90/ptx/wgmma.cuh"
+#include "sm90/tile/fragment.cuh"
+#include "sm90/tile/pipeline.cuh"
+#include "sm90/tile/softmax.cuh"
+
+// The end of a work tile: row sums, sink, LSE, and O on its way out.
+namespace tandem::sm90 {
+
+// Completes the rows' sums, turns them into normalizers, and writes LSE.
+template <typename Traits>
+TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams& params, TileSlot<Traits> slot,
+                               int w) {
+  const TilePlace place = slot.place();
+  const TileRows rows = slot.rows();
+  const bool has_sink = params.sink != nullptr;
+  const float sink = has_sink ? ptx::load_global(params.sink + place.head * params.sink_stride) : -INFINITY;
+  reduce_row_sums(state.rows);
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int row = place.first_row + w * kFragmentRows + fragment_row(half);
+    if (row >= rows.q_len) state.rows.sum[half] = 0.0f;
+    const float lse_of_row = finish_row(state.rows, half, sink, has_sink && row < rows.q_len);
+    if (params.lse != nullptr && row < rows.q_rows && fragment_first_column() == 0) {
+      float* const lse = params.lse + place.batch * params.lse_strides.batch + place.head * params.lse_strides.head;
+      ptx::store_global(lse + (int64_t{rows.q_begin} + row) * params.lse_strides.row, lse_of_row);
+    }
+  }
+}
+
+// P V of the last key block, and LSE under it.
+template <typename Traits>
+TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const ForwardParams& params, TileSlot<Traits> slot,
+                                int w) {
+  wait(Traits::kVFull, state.v_pipe);
+  ptx::wgmma_fence();
+  issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+  finish_rows(state, params, slot, w);
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_fence_operand(state.acc_o);
+  release(Traits::kVEmpty, state.v_pipe);
+  state.v_pipe.advance();
+}
+
+// O to the place of Q, for the store warp.
+template <typename Traits>
+TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, int w) {
+  clear_empty_rows(state.acc_o, state.rows);
+  ptx::named_barrier_sync(Traits::kEpilogueBarrier + w, ptx::kWarpgroupThreads);  // every warp's wgmmas have read Q
+  store_accumulator<typename Traits::Element, typename Traits::OTile>(
+      Traits::kSmemQ + static_cast<uint32_t>(w) * Traits::QTile::kBytes, state.acc_o, state.rows.normalizer);
+  ptx::fence_proxy_async_shared();
+  ptx::warp_sync();
+  ptx::mbarrier_arrive_if(barrier_at(Traits::kOFull, w), ptx::lane_index() == 0);
+}
+
+}  // namespace tandem::sm90

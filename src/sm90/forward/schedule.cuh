@@ -1,0 +1,219 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/block_range.h"
+#include "core/int_math.h"
+#include "core/mask.h"
+#include "core/work_tiles.h"
+#include "sm90/forward/params.h"
+#include "sm90/forward/row_keys.cuh"
+#include "sm90/forward/work.cuh"
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/global.cuh"
+#include "sm90/ptx/grid_dependency.cuh"
+#include "sm90/ptx/warp.cuh"
+
+// The scheduler warp: draws work tiles and works out which n_blocks they visit.
+namespace tandem::sm90 {
+
+// Where a work tile lies: its sequence and its place there.
+struct TileOrigin {
+  PackedSequence sequence;  // dense: made up of the batch entry
+  int m_block, head, batch;
+};
+
+TANDEM_DEVICE int used_length(const int* seqused, int64_t stride, int batch, int length) {
+  if (seqused == nullptr) return length;
+  return min_of(max_of(ptx::load_global(seqused + batch * stride), 0), length);
+}
+
+TANDEM_DEVICE TileOrigin dense_origin(const ForwardParams& params, int index) {
+  const BasicWorkTile<int> work = work_tile(index, params.m_blocks, params.nheads_q, params.batch, params.order);
+  const int batch = work.batch;
+  TileOrigin origin{};
+  origin.sequence.q_rows = params.seqlen_q;
+  origin.sequence.q_len = used_length(params.seqused_q, params.seqused_q_stride, batch, params.seqlen_q);
+  origin.sequence.k_len = used_length(params.seqused_k, params.seqused_k_stride, batch, params.seqlen_k);
+  origin.m_block = work.m_block;
+  origin.head = work.head;
+  origin.batch = batch;
+  return origin;
+}
+
+// The sequences lie in the order of work, so that a block's next tile is never before its last.
+TANDEM_DEVICE TileOrigin packed_origin(const ForwardParams& params, int index) {
+  const int block = index / params.nheads_q;
+  int low = 0;
+  int high = params.num_sequences;  // block_begin of low <= block < that of high
+  while (high - low > 1) {
+    const int middle = low + (high - low) / 2;
+    if (ptx::load_global(&params.sequences[middle].block_begin) <= block) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const PackedSequence* found = params.sequences + low;
+  TileOrigin origin{};
+  struct Half {
+    int word[4];
+  };
+  const Half first = ptx::load_global(reinterpret_cast<const Half*>(found));
+  const Half second = ptx::load_global(reinterpret_cast<const Half*>(found) + 1);
+  origin.sequence = {first.word[0],  first.word[1],  first.word[2],  first.word[3],
+                     second.word[0], second.word[1], second.word[2], second.word[3]};
+  const int in_sequence = index - origin.sequence.block_begin * params.nheads_q;
+  const BasicWorkTile<int> work = work_tile(in_sequence, origin.sequence.m_blocks, params.nheads_q, 1, params.order);
+  origin.m_block = work.m_block;
+  origin.head = work.head;
+  return origin;
+}
+
+TANDEM_DEVICE int warp_min(int value) {
+  TANDEM_UNROLL
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), lanes)));
+  }
+  return value;
+}
+TANDEM_DEVICE int warp_max(int value) {
+  return -warp_min(-value);
+}
+
+// What rows [first_row, first_row + kRows) see where interval arrays narrow the mask: each lane looks at every 32nd.
+template <int kRows>
+TANDEM_DEVICE BasicTileBounds<int> interval_bounds(const ForwardParams& params, const TileOrigin& origin,
+                                                   int first_row) {
+  const PackedSequence& sequence = origin.sequence;
+  BasicTileBounds<int> own;
+  for (int i = ptx::lane_index(); i < kRows; i += ptx::kWarpThreads) {
+    const int row = first_row + i;
+    if (row < sequence.q_len) {
+      include(own, row_keys(params, sequence.q_begin, row, sequence.q_len, sequence.k_len, origin.head, origin.batch));
+    }
+  }
+  BasicTileBounds<int> bounds;
+  bounds.any_visible = ptx::any_sync(own.any_visible);
+  bounds.has_empty = ptx::any_sync(own.has_empty);
+  bounds.min_lo = warp_min(own.any_visible ? own.min_lo : INT32_MAX);
+  bounds.max_lo = warp_max(own.any_visible ? own.max_lo : 0);
+  bounds.min_hi = warp_min(own.any_visible ? own.min_hi : INT32_MAX);
+  bounds.max_hi = warp_max(own.any_visible ? own.max_hi : 0);
+  return bounds;
+}
+
+TANDEM_DEVICE bool has_intervals(const ForwardParams& params) {
+  return params.lo != nullptr || params.hi != nullptr;
+}
+
+// Lane w < kConsumers: the bounds of consumer w's rows; the other lanes: of all rows of the sequence.
+template <typename Traits>
+TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, const TileOrigin& origin) {
+  const int lane = ptx::lane_index();
+  const int first_row = origin.m_block * Traits::kBlockM;
+  const int q_len = origin.sequence.q_len;
+  const bool consumer = lane < Traits::kConsumers;
+  const int begin = consumer ? first_row + lane * 64 : 0;
+  BasicTileBounds<int> bounds =
+      tile_bounds(params.mask, begin, consumer ? begin + 64 : q_len, q_len, origin.sequence.k_len);
+  if (has_intervals(params)) {
+    TANDEM_NO_UNROLL
+    for (int w = 0; w < Traits::kConsumers; ++w) {
+      const BasicTileBounds<int> narrowed = interval_bounds<64>(params, origin, first_row + w * 64);
+      if (lane == w) bounds = narrowed;
+    }
+  }
+  return bounds;
+}
+
+// The slot's words about keys. Each lane brings its bounds.
+template <typename Traits>
+TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot) {
+  const int lane = ptx::lane_index();
+  const BasicTileBounds<int> bounds = lane_bounds<Traits>(params, origin);
+  BasicBlockRange<int> range = block_range(bounds, Traits::kBlockN);
+  const bool visits = lane < Traits::kConsumers && !range.empty();
+  const int begin = warp_min(visits ? range.begin : INT32_MAX);
+  const int end = warp_max(visits ? range.end : 0);
+  const int all_full_begin = warp_max(lane < Traits::kConsumers ? range.full_begin : 0);
+  const int all_full_end = warp_min(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
+
+  // Transformed scores take the loop that masks.
+  if (params.transform != ScoreTransform::kNone) range.full_begin = range.full_end = range.end;
+  if (visits) {
+    slot.set(lane, ConsumerBlocks{range.begin, range.end, range.full_begin, range.full_end});
+  } else if (lane < Traits::kConsumers) {
+    const int none = end == 0 ? 0 : begin;
+    slot.set(lane, ConsumerBlocks{none, none, none, none});
+  }
+  if (lane != Traits::kConsumers) return;
+  const bool any = end > 0;
+  const int k_len = origin.sequence.k_len;
+  slot.set(TileKeys{any ? begin : 0, any ? end : 0, k_len, origin.head / params.qheads_per_khead});
+  TileSeen seen{};
+  seen.seen_begin = bounds.min_lo;
+  seen.seen_end = bounds.max_hi;
+  if (has_intervals(params)) {
+    seen.clean_begin = all_full_begin;
+    seen.clean_end = all_full_end;
+  } else {
+    // Keys past the end of a dense problem's buffer come as zeros.
+    const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k;
+    seen.clean_begin = ceil_div(seen.seen_begin, Traits::kBlockN);
+    seen.clean_end = zero_filled ? INT32_MAX : seen.seen_end / Traits::kBlockN;
+  }
+  slot.set(seen);
+}
+
+template <typename Traits>
+TANDEM_DEVICE void send_tile(const ForwardParams& params, int index, TileSlot<Traits> slot) {
+  const TileOrigin origin = params.sequences == nullptr ? dense_origin(params, index) : packed_origin(params, index);
+  send_blocks<Traits>(params, origin, slot);
+  if (ptx::lane_index() == 0) {
+    const PackedSequence& sequence = origin.sequence;
+    slot.set(TilePlace{1, origin.m_block * Traits::kBlockM, origin.head, origin.batch});
+    slot.set(TileRows{sequence.q_begin, sequence.q_len, sequence.q_rows, sequence.k_begin});
+  }
+}
+
+// The next work tile's number. Whoever prepared the counter has ended by then.
+TANDEM_DEVICE int draw_tile(const ForwardParams& params) {
+  ptx::wait_for_previous_grid();
+  uint32_t drawn = 0;
+  if (ptx::lane_index() == 0) drawn = ptx::atomic_add(&params.workspace->next_tile, 1);
+  return static_cast<int>(ptx::shuffle_index(drawn, 0)) + ptx::grid_size();
+}
+
+// The host has seen to it that they can be counted in an int.
+TANDEM_DEVICE int count_tiles(const ForwardParams& params) {
+  if (params.sequences == nullptr) return params.m_blocks * params.batch * params.nheads_q;
+  ptx::wait_for_previous_grid();
+  return ptx::load_global(&params.workspace->m_blocks) * params.nheads_q;
+}
+
+// A whole warp. A block's first tile is its own number; it draws the next when a slot falls free, that is when all are
+// done with the tile before the last: late enough for the counter to balance the blocks, early enough for the loads to
+// run ahead.
+template <typename Traits>
+TANDEM_DEVICE void schedule_tiles(const ForwardParams& params) {
+  PipelineState<Traits::kTileStages> pipe;
+  const int tiles = count_tiles(params);
+  int index = ptx::block_index();
+  for (;;) {
+    const TileSlot<Traits> slot(pipe.index);
+    if (index < tiles) {
+      send_tile<Traits>(params, index, slot);
+    } else if (ptx::lane_index() == 0) {
+      slot.set(TilePlace{});
+    }
+    ptx::warp_sync();
+    ptx::mbarrier_arrive_if(barrier_at(Traits::kTileFull, pipe.index), ptx::lane_index() == 0);
+    if (index >= tiles) return;
+    pipe.advance();
+    acquire(Traits::kTileEmpty, pipe);
+    index = draw_tile(params);
+  }
+}
+
+}  // namespace tandem::sm90

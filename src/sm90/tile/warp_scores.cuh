@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/matrix.cuh"
+#include "sm90/ptx/mma.cuh"
+#include "sm90/tile/fragment.cuh"
+
+namespace tandem::sm90 {
+
+// Scores of one warp's 16 rows, from the Q of its warpgroup and a stage of K in shared memory, without the other warps
+// of the warpgroup. Slow: for what is rarely needed.
+template <typename Traits>
+class WarpScores {
+ public:
+  TANDEM_DEVICE WarpScores(int w, int k_stage)
+      : thread_(fragment_thread()),
+        q_(Traits::kSmemQ + static_cast<uint32_t>(w) * QTile::kBytes),
+        k_(Traits::kSmemK + static_cast<uint32_t>(k_stage) * KTile::kBytes) {}
+
+  // Columns column .. column + 7, laid out as the same columns of the warpgroup's accumulator are.
+  TANDEM_DEVICE void compute(float (&s)[4], int column) const {
+    const int lane = thread_.lane;
+    const int q_row = 16 * thread_.warp + lane % 16;  // ldmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the
+    const int q_byte = lane / 16 * 16;                // next 8 columns of them
+    const int k_row = column + lane % 8;              // matrices 0 to 3: 8 columns each of the same keys
+    const int k_byte = lane / 8 * 16;
+    TANDEM_UNROLL
+    for (int i = 0; i < 4; ++i) s[i] = 0.0f;
+    TANDEM_NO_UNROLL
+    for (int byte = 0; byte < QTile::kRowBytes; byte += 64) {  // 32 elements, two products
+      uint32_t q[2][4];
+      uint32_t k[4];
+      ptx::ldmatrix_x4(q[0], q_ + QTile::chunk_offset(q_row, byte + q_byte));
+      ptx::ldmatrix_x4(q[1], q_ + QTile::chunk_offset(q_row, byte + 32 + q_byte));
+      ptx::ldmatrix_x4(k, k_ + KTile::chunk_offset(k_row, byte + k_byte));
+      ptx::mma_m16n8k16<typename Traits::Element>(s, q[0], k[0], k[1]);
+      ptx::mma_m16n8k16<typename Traits::Element>(s, q[1], k[2], k[3]);
+    }
+  }
+
+ private:
+  using QTile = typename Traits::QTile;
+  using KTile = typename Traits::KTile;
+  FragmentThread thread_;
+  uint32_t q_;
+  uint32_t k_;
+};
+
+}  // namespace tandem::sm90
