@@ -45,7 +45,7 @@ from libraries import (
     TandemTorch,
     TorchFlash,
 )
-from measurements import Anchors, Record, column, commit, compact_table, latest, relation_table
+from measurements import Anchors, Record, by_process, column, commit, compact_table, relation_table
 from torch.nn.attention import SDPBackend
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -285,8 +285,7 @@ def main(words: list[str] | None = None) -> int:
     print(", ".join(bench.environment.values()), flush=True)
     with torch.no_grad():
         bench.run()
-    found = latest(bench.records)
-    if found:
+    for found in by_process(bench.records).values():
         print(f"\n{compact_table(found, Anchors())}\n{relation_table(found)}")
     for fault in bench.faults:
         print(f"WRONG  {fault}")

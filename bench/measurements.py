@@ -31,7 +31,6 @@ class Measurement:
     """One cell, all passes of one process: milliseconds, and what the card gave to a plain matrix product."""
 
     cell: Cell
-    process: str
     commit: str
     gpu: str
     driver: str
@@ -55,6 +54,9 @@ class Measurement:
         return statistics.median(self.matmul.values()) if self.matmul else None
 
 
+Found = dict[Cell, Measurement]
+
+
 def commit() -> str:
     """Of what is measured; "unknown" where there is no git to ask."""
     git = ["git", "rev-parse", "--short", "HEAD"]
@@ -65,9 +67,9 @@ def commit() -> str:
     return found or "unknown"
 
 
-def latest(records: Iterable[Record]) -> dict[Cell, Measurement]:
-    """Of each cell the last process that timed Tandem."""
-    found: dict[tuple[Cell, str], Measurement] = {}
+def by_process(records: Iterable[Record]) -> dict[str, Found]:
+    """Of each process, in their order, the cells in which it timed Tandem."""
+    processes: dict[str, Found] = {}
     matmul: dict[str, float] = {}
     for record in records:
         if record["op"] == "matmul":
@@ -75,15 +77,19 @@ def latest(records: Iterable[Record]) -> dict[Cell, Measurement]:
         elif record["op"] == "forward":
             cell, process = Cell.of_record(record), record["run"].rpartition("/")[0]
             where = {field: record[field] for field in ("commit", "gpu", "driver", "date")}
-            group = found.setdefault((cell, process), Measurement(cell, process, **where))
+            group = processes.setdefault(process, {}).setdefault(cell, Measurement(cell, **where))
             group.passes.setdefault(column(record), {})[record["run"]] = record["ms"]
-    kept: dict[Cell, Measurement] = {}
-    for (cell, _), group in found.items():
-        if "tandem" in group.passes:
-            runs = group.passes["tandem"]
-            group.matmul = {run: rate for run, rate in matmul.items() if run in runs}
-            kept.pop(cell, None)  # a cell stands where it was timed last
-            kept[cell] = group
+    for process, found in processes.items():
+        processes[process] = {cell: group for cell, group in found.items() if "tandem" in group.passes}
+        for group in found.values():
+            group.matmul = {run: rate for run, rate in matmul.items() if run in group.passes.get("tandem", {})}
+    return processes
+
+
+def last_of_each(processes: Iterable[Found]) -> Found:
+    kept: Found = {}
+    for found in processes:
+        kept |= found
     return kept
 
 
@@ -116,7 +122,7 @@ def shown(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def compact_table(found: dict[Cell, Measurement], anchors: Anchors) -> str:
+def compact_table(found: Found, anchors: Anchors) -> str:
     """A line a cell: our TFLOPS, and our speed over that of each other library."""
     others = [name for name in dict.fromkeys(n for group in found.values() for n in group.passes) if name != "tandem"]
     header = (
@@ -151,15 +157,14 @@ class Relation:
     wanted: float
 
 
-def relations(found: dict[Cell, Measurement]) -> list[Relation]:
-    """Within one process only: rates of two processes do not compare."""
+def relations(found: Found) -> list[Relation]:
+    """Of one process: rates of two do not compare."""
     result = []
     for cell, group in found.items():
-        same = {other: its for other, its in found.items() if its.process == group.process}
-        for kind, others, wanted in _relatives(cell, same):
+        for kind, others, wanted in _relatives(cell, found):
             ratios = []
             for run, ms in group.passes["tandem"].items():
-                rates = [other.flops() / same[other].passes["tandem"][run] for other in others]
+                rates = [other.flops() / found[other].passes["tandem"][run] for other in others]
                 ratios.append(cell.flops() / ms / _on_line(cell.headdim, [other.headdim for other in others], rates))
             names = " and ".join(other.name for other in others)
             result.append(Relation(kind, cell, names, statistics.median(ratios), wanted))
@@ -201,7 +206,7 @@ def _on_line(at: int, places: list[int], values: list[float]) -> float:
     return values[0] + share * (values[1] - values[0])
 
 
-def relation_table(found: dict[Cell, Measurement]) -> str:
+def relation_table(found: Found) -> str:
     lines = []
     for relation in relations(found):
         fault = "" if relation.ratio >= relation.wanted else f"  below {relation.wanted}"

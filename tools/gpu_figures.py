@@ -4,22 +4,25 @@ import json
 from collections.abc import Iterable
 
 import bar_chart
-from cells import HEADDIMS, MASKS, SEQLENS, Cell, parse_cells
-from measurements import Anchors, Measurement, Relation, latest, relations, shown
+from cells import HEADDIMS, MASKS, SEQLENS, parse_cells
+from measurements import Anchors, Found, Measurement, Relation, by_process, last_of_each, relations, shown
 
 COLORS = {"FA2": "#9aa5b1", "cuDNN": "#6c8ebf", "FA3": "#e0a458", "Tandem": "#2f855a"}
 TITLES = {"fa2": "FA2", "cudnn": "cuDNN", "fa3": "FA3", "tandem": "Tandem", "flex": "FlexAttention"}
 CHART_TITLE = "Attention forward, bf16"
-Found = dict[Cell, Measurement]
 
 
-def read(lines: Iterable[str]) -> Found:
-    return latest(json.loads(line) for line in lines if line.strip())
+def read(lines: Iterable[str]) -> list[Found]:
+    """Of each process, in their order."""
+    return list(by_process(json.loads(line) for line in lines if line.strip()).values())
 
 
-def table_cells(found: Found) -> Found:
-    """Those of the paper's figures, in their order."""
-    return {cell: found[cell] for cell in parse_cells("table") if cell in found}
+def table_cells(processes: list[Found]) -> Found:
+    """Those of the paper's figures: of the last process that timed all of them, or of the last that timed each."""
+    table = parse_cells("table")
+    whole = [found for found in processes if found.keys() >= set(table)]
+    found = whole[-1] if whole else last_of_each(processes)
+    return {cell: found[cell] for cell in table if cell in found}
 
 
 def measured_where(found: Found) -> str:
@@ -74,11 +77,14 @@ def summary(lines: Iterable[str]) -> str:
 
 def details(lines: Iterable[str]) -> str:
     """docs/SPEED.md: a row a cell, then what is held against other cells."""
-    found = read(lines)
-    parts = [f"Measured on {measured_where(found)}.", "", *cell_rows(table_cells(found))]
-    others = {cell: group for cell, group in found.items() if cell not in table_cells(found)}
+    processes = read(lines)
+    table = table_cells(processes)
+    parts = [f"Measured on {measured_where(table)}.", "", *cell_rows(table)] if table else []
+    others = {cell: group for cell, group in last_of_each(processes).items() if cell not in parse_cells("table")}
     if others:
-        parts += ["", "### Other problems", "", *other_rows(others, relations(found))]
+        related = {(one.kind, one.cell): one for found in processes for one in relations(found)}
+        parts += ["", "### Other problems", "", f"Measured on {measured_where(others)}.", ""]
+        parts += other_rows(others, list(related.values()))
     return "\n".join(parts) + "\n"
 
 

@@ -121,13 +121,16 @@ def at_rate(run: str, library: str, tflops: float, cell: Any = CELL) -> dict[str
     return line(run, library, cell.flops() / tflops / 1e9, cell)
 
 
-def test_a_cell_shows_the_last_process_that_timed_tandem() -> None:
-    found = measurements.latest([
-        line("a/1", "tandem", 1.0), line("a/1", "cudnn", 9.0),
+def the_process(lines: list[dict[str, Any]]) -> Any:
+    (found,) = measurements.by_process(lines).values()
+    return found
+
+
+def test_medians_and_ratios_of_passes() -> None:
+    found = the_process([
         line("b/1", "tandem", 2.0), line("b/1", "cudnn", 3.0), line("b/1", "cudnn", 8.0, variant="graph API"),
         line("b/2", "tandem", 4.0), line("b/2", "cudnn", 8.0),
         line("b/3", "tandem", 9.0), line("b/3", "cudnn", 9.0),
-        line("c/1", "cudnn", 1.0),
     ])[CELL]  # fmt: skip
     assert (found.ms("tandem"), found.ms("cudnn"), found.ms("cudnn (graph API)")) == (4.0, 8.0, 8.0)
     assert found.tflops("tandem") == 4 * 4 * 16 * 4096**2 * 128 / 2 / 4e-3 / 1e12
@@ -140,17 +143,15 @@ def test_anchors_are_scaled_by_what_cudnn_gives() -> None:
     anchors = measurements.Anchors()
     there = {name: anchors.tflops(CELL, name) for name in ("cudnn", "fa3", "goal")}
     assert there == {"cudnn": 530, "fa3": 614, "goal": 707}
-    found = measurements.latest([at_rate("a/1", "tandem", 300), at_rate("a/1", "cudnn", 265)])[CELL]  # half as fast
+    found = the_process([at_rate("a/1", "tandem", 300), at_rate("a/1", "cudnn", 265)])[CELL]  # half as fast
     assert anchors.ratio(found, "fa3") == pytest.approx(300 / 307)
     assert anchors.ratio(found, "goal") == pytest.approx(300 / 353.5)
 
-    found = measurements.latest([product("a/1", 320), at_rate("a/1", "tandem", 300), at_rate("a/1", "cudnn", 265)])[
-        CELL
-    ]
+    found = the_process([product("a/1", 320), at_rate("a/1", "tandem", 300), at_rate("a/1", "cudnn", 265)])[CELL]
     assert anchors.ratio(found, "goal") == pytest.approx(300 / 320)  # no more than the card's matrix product
     assert anchors.ratio(found, "fa3") == pytest.approx(300 / 307)
 
-    alone = measurements.latest([at_rate("a/1", "tandem", 300)])[CELL]
+    alone = the_process([at_rate("a/1", "tandem", 300)])[CELL]
     assert anchors.ratio(alone, "fa3") is None
     for change in ({"dtype": "fp16"}, {"packed": True}, {"nheads_k": 4}, {"headdim_v": 64}, {"seqlen": 4000}):
         assert anchors.tflops(dataclasses.replace(CELL, **change), "fa3") is None
@@ -173,21 +174,21 @@ def test_cells_are_held_against_others_of_their_process() -> None:
         at_rate("a/1", "tandem", rate, cell)
         for cell, rate in ((plain, 600), (window, 480), (fp16, 594), (dim64, 400), (dim96, 475))
     ]
-    found = {relation.cell: relation for relation in measurements.relations(measurements.latest(lines))}
+    found = {relation.cell: relation for relation in measurements.relations(the_process(lines))}
     assert {cell: relation.ratio for cell, relation in found.items()} == {
         window: pytest.approx(0.8), fp16: pytest.approx(0.99), dim96: pytest.approx(0.95)
     }  # fmt: skip
-    table = measurements.relation_table(measurements.latest(lines))
+    table = measurements.relation_table(the_process(lines))
     assert [row for row in table.splitlines() if "below" in row] == [
         "mask to none, by tiles touched: 128:window:16384:16/16 / 128:none:16384:16/16 = 0.800  below 0.85"
     ]
-    later = measurements.latest([*lines, at_rate("b/1", "tandem", 480, window)])
-    assert window not in {relation.cell for relation in measurements.relations(later)}
+    later = measurements.by_process([*lines, at_rate("b/1", "tandem", 480, window)])["b"]
+    assert measurements.relations(later) == []
 
 
 def test_compact_table() -> None:
     lines = [at_rate("a/1", "tandem", 550), at_rate("a/1", "cudnn", 500), at_rate("a/1", "prototype", 600)]
-    head, row, *_ = measurements.compact_table(measurements.latest(lines), measurements.Anchors()).splitlines()
+    head, row, *_ = measurements.compact_table(the_process(lines), measurements.Anchors()).splitlines()
     assert head.split() == ["cell", "tandem", "/cudnn", "/prototype", "/FA3*", "/goal*"]
     assert row.split() == [CELL.name, "550", "1.10", "0.92", "0.95", "0.82"]
 
@@ -211,6 +212,17 @@ def test_readme_section() -> None:
     assert rows[0] == "## Speed on a Hopper GPU"
     assert "| 64 | causal |" + " 600 (1.20) |" * 6 in rows
     assert sum(row.startswith("| ") and "(1.20)" in row for row in rows) == 6
+
+
+def test_the_table_is_of_the_last_process_that_timed_all_of_it() -> None:
+    later = [json.dumps(at_rate("b/1", name, rate)) for name, rate in (("tandem", 400), ("cudnn", 500))]
+    assert gpu_figures.summary([*whole_table(), *later]) == gpu_figures.summary(whole_table())
+    rows = gpu_figures.summary([*whole_table()[:30], *later]).splitlines()
+    assert any(row.startswith("| 128 | causal |") and " 400 (0.80) " in row for row in rows)
+
+
+def test_processes_without_tandem_count_for_nothing() -> None:
+    assert measurements.by_process([line("a/1", "cudnn", 1.0)]) == {"a": {}}
 
 
 def test_details() -> None:
