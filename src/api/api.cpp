@@ -85,7 +85,7 @@ tandem_status run_call(const Params* params) {
       const auto tensors = arguments.tensors();
       TANDEM_RETURN_IF_ERROR(check_memory(tensors.data(), static_cast<int>(tensors.size())));
       TANDEM_RETURN_IF_ERROR(check_workspace(problem.exec, workspace(backend, problem)));
-      if (problem.exec.checked && problem.exec.device_type == TANDEM_CPU) TANDEM_RETURN_IF_ERROR(check_values(problem));
+      if (problem.exec.checked) TANDEM_RETURN_IF_ERROR(check_values(backend, problem));
       return run(backend, problem);
     });
   });

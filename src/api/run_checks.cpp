@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "api/host_arrays.h"
 #include "api/tensor_rules.h"
 #include "api/text.h"
 #include "core/sequence.h"
@@ -154,6 +155,14 @@ Status check_values(const AttentionProblem& problem) {
   TANDEM_RETURN_IF_ERROR(check_scale_blocks("v_scale", problem.v_scale, longest_k));
   TANDEM_RETURN_IF_ERROR(check_bound_values(problem, spans, true));
   return check_bound_values(problem, spans, false);
+}
+
+Status check_values(const Backend& backend, const AttentionProblem& problem) {
+  if (backend.copy_to_host == nullptr) return check_values(problem);
+  AttentionProblem on_host = problem;
+  HostArrays arrays;
+  TANDEM_RETURN_IF_ERROR(arrays.fetch(backend, &on_host));
+  return check_values(on_host);
 }
 
 }  // namespace tandem

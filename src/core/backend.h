@@ -27,9 +27,14 @@ struct Backend {
 
   Status (*supports_merge)(const MergeProblem& problem);
   Status (*run_merge)(const MergeProblem& problem);
+
+  // For checked mode [13]: copies memory of the device to the host, after what is on exec.stream, and waits for it.
+  // Null where the device's memory is the host's.
+  Status (*copy_to_host)(const Execution& exec, void* host, const void* device, uint64_t bytes);
 };
 
 extern const Backend kReferenceBackend;  // cpu/reference_backend.cpp
 extern const Backend kTiledBackend;      // cpu/tiled_backend.cpp
+extern const Backend kSm90Backend;       // sm90/sm90_backend.cpp, in builds with CUDA
 
 }  // namespace tandem

@@ -46,6 +46,7 @@ const Backend kReferenceBackend = {
     run,
     supports_merge,
     reference::run_merge,
+    nullptr,
 };
 
 }  // namespace tandem

@@ -55,7 +55,7 @@ Status run_merge(const MergeProblem& problem) {
 
 const Backend kTiledBackend = {
     TANDEM_BACKEND_TILED, "tiled",   TANDEM_CPU, available, description, prepare, supports, workspace, run,
-    supports_merge,       run_merge,
+    supports_merge,       run_merge, nullptr,
 };
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "api/last_error.h"
+#include "gpu_build.h"
 #include "tandem/tandem.h"
 
 namespace tandem {
@@ -122,8 +123,43 @@ TEST(BackendQueries, AvailableAndDescription) {
   EXPECT_EQ(tandem_backend_available(TANDEM_BACKEND_AUTO, kCpu), TANDEM_INVALID_ARGUMENT);
   EXPECT_EQ(tandem_backend_available(4, kCpu), TANDEM_INVALID_ARGUMENT);
   EXPECT_STRNE(tandem_backend_description(TANDEM_BACKEND_REFERENCE, kCpu), "");
-  EXPECT_NE(std::string(tandem_backend_description(TANDEM_BACKEND_SM90, kCuda)).find("is not part of this library"),
-            std::string::npos);
+}
+
+TEST(BackendQueries, TheGpuOrWhyThereIsNone) {  // C103
+  constexpr int32_t kNoMachineHasIt = 1000;
+  for (const int32_t ordinal : {0, kNoMachineHasIt}) {
+    const tandem_device device = {TANDEM_CUDA, ordinal};
+    const std::string name = "CUDA device " + std::to_string(ordinal) + " ";
+    const tandem_status status = tandem_backend_available(TANDEM_BACKEND_SM90, device);
+    const std::string reason = tandem_last_error();
+    const std::string description = tandem_backend_description(TANDEM_BACKEND_SM90, device);
+    if (!has_sm90()) {
+      EXPECT_EQ(status, TANDEM_UNSUPPORTED);
+      EXPECT_NE(reason.find("is not part of this library"), std::string::npos) << reason;
+      EXPECT_EQ(description, reason);
+    } else if (status == TANDEM_OK && ordinal == 0) {
+      EXPECT_NE(description.find(" SMs, "), std::string::npos) << description;
+    } else {
+      EXPECT_EQ(status, TANDEM_NO_DEVICE);
+      EXPECT_EQ(reason.rfind(name, 0), 0u) << reason;
+      EXPECT_EQ(reason.find("kernel image"), std::string::npos) << reason;
+      EXPECT_EQ(description, reason);
+    }
+  }
+}
+
+TEST(BackendQueries, AutoOnAGpu) {
+  int32_t backend = -1;
+  const tandem_status selected = tandem_backend_select(TANDEM_BACKEND_AUTO, kCuda, &backend);
+  const std::string reason = tandem_last_error();
+  if (!has_sm90()) {
+    EXPECT_EQ(selected, TANDEM_NO_DEVICE);
+    EXPECT_NE(reason.find("built without a backend for it"), std::string::npos) << reason;
+    return;
+  }
+  EXPECT_EQ(selected, tandem_backend_available(TANDEM_BACKEND_SM90, kCuda));
+  EXPECT_EQ(reason, tandem_last_error());
+  EXPECT_EQ(backend, selected == TANDEM_OK ? TANDEM_BACKEND_SM90 : -1);
 }
 
 TEST(BackendQueries, Names) {
@@ -140,7 +176,8 @@ TEST(BackendQueries, Names) {
 
 TEST(BackendQueries, Prepare) {
   EXPECT_EQ(tandem_prepare(kCpu), TANDEM_OK) << tandem_last_error();
-  EXPECT_EQ(tandem_prepare(kCuda), TANDEM_NO_DEVICE);
+  EXPECT_EQ(tandem_prepare(kCuda),
+            has_sm90() ? tandem_backend_available(TANDEM_BACKEND_SM90, kCuda) : tandem_status{TANDEM_NO_DEVICE});
   EXPECT_EQ(tandem_prepare({TANDEM_CPU, 3}), TANDEM_INVALID_ARGUMENT);
 }
 

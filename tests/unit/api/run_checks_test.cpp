@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -172,6 +173,83 @@ TEST(CheckedMode, ScalesForAllBlocks) {
   const Status status = check_values(problem);
   EXPECT_EQ(status.code(), TANDEM_INVALID_ARGUMENT);
   expect_sentence(status.message(), "k_scale.shape[2]", {"is 2", "3 blocks"});
+}
+
+// A device whose memory the host cannot read: its addresses are kFar beyond those of the storage that plays it.
+constexpr uintptr_t kFar = uintptr_t{1} << 60;
+std::vector<uint64_t> copied_bytes;
+
+void* on_device(const std::vector<int32_t>& storage) {
+  return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(storage.data()) + kFar);
+}
+Status copy_from_device(const Execution& exec, void* host, const void* device, uint64_t bytes) {
+  EXPECT_EQ(exec.device_ordinal, 5);
+  copied_bytes.push_back(bytes);
+  std::memcpy(host, reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(device) - kFar), bytes);
+  return Status::ok();
+}
+
+// Two sequences of two heads, with every array that is checked: offsets 2 elements apart, bounds with a head axis.
+struct DeviceRun {
+  std::vector<int32_t> offsets = {0, -7, 2, -7, 5}, used = {2, 3};
+  std::vector<int32_t> lo = {0, 0, 0, 0, 0, -7, 1, 1, 1, 1, 1}, hi = {4, 4, 4, 4, 4};
+  AttentionProblem problem;
+  Backend backend{};
+
+  DeviceRun() {
+    copied_bytes.clear();
+    backend.copy_to_host = copy_from_device;
+    problem.packed = true;
+    problem.batch = 2;
+    problem.nheads_q = problem.nheads_k = 2;
+    problem.total_q = problem.total_k = 5;
+    problem.cu_seqlens_q = problem.cu_seqlens_k = {on_device(offsets), DType::kInt32, 2};
+    problem.seqused_k = {on_device(used), DType::kInt32, 1};
+    problem.lo = {on_device(lo), DType::kInt32, 0, 6, 1};
+    problem.hi = {on_device(hi), DType::kInt32, 0, 0, 1};
+    problem.exec.device_ordinal = 5;
+  }
+};
+
+TEST(CheckedMode, ArraysInDeviceMemoryAreCopiedFirst) {
+  DeviceRun run;
+  const Status status = check_values(run.backend, run.problem);
+  EXPECT_TRUE(status.is_ok()) << status.message();
+  EXPECT_EQ(copied_bytes, (std::vector<uint64_t>{5 * 4, 5 * 4, 2 * 4, 11 * 4, 5 * 4}));  // from first to last element
+}
+
+TEST(CheckedMode, FaultsInDeviceMemoryAreReported) {
+  const auto expect_fault = [](std::vector<int32_t> DeviceRun::* array, size_t index, int32_t value,
+                               const std::string& argument) {
+    DeviceRun run;
+    (run.*array)[index] = value;
+    const Status status = check_values(run.backend, run.problem);
+    EXPECT_EQ(status.code(), TANDEM_INVALID_ARGUMENT);
+    expect_sentence(status.message(), argument, {"is " + std::to_string(value)});
+  };
+  expect_fault(&DeviceRun::offsets, 4, 6, "cu_seqlens_q[2]");
+  expect_fault(&DeviceRun::used, 1, 4, "seqused_k[1]");
+  expect_fault(&DeviceRun::lo, 10, 9, "mask.lo");
+  expect_fault(&DeviceRun::hi, 0, -1, "mask.hi");
+}
+
+TEST(CheckedMode, NothingIsCopiedThatHasNoElements) {
+  DeviceRun run;
+  run.problem = {};
+  run.problem.seqused_q = run.problem.seqused_k = {nullptr, DType::kInt32, 1};
+  run.problem.lo.dtype = DType::kInt32;
+  run.problem.seqlen_q = run.problem.total_q = 5;
+  run.problem.nheads_q = run.problem.nheads_k = 1;
+  EXPECT_TRUE(check_values(run.backend, run.problem).is_ok());
+  EXPECT_TRUE(copied_bytes.empty());
+}
+
+TEST(CheckedMode, ACopyThatFailsIsTheError) {
+  DeviceRun run;
+  run.backend.copy_to_host = [](const Execution&, void*, const void*, uint64_t) {
+    return Status::unsupported("the stream is captured");
+  };
+  EXPECT_EQ(check_values(run.backend, run.problem).message(), "the stream is captured");
 }
 
 TEST(Workspaces, MissingSmallOrMisaligned) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "api/arguments.h"
+#include "gpu_build.h"
 #include "params.h"
 #include "rules.h"
 
@@ -54,9 +55,22 @@ TYPED_TEST(EveryAttention, Execution) {
       {"exec.needs_grad", [](P& p) { p.exec.needs_grad = 2; }, {"is 2", "0 and 1"}},
       {"exec.deterministic", [](P& p) { p.exec.deterministic = -1; }, {"is -1", "0 and 1"}},
       {"exec.checked", [](P& p) { p.exec.checked = 3; }, {"is 3", "0 and 1"}},
-      {"device.type", [](P& p) { p.exec.device.type = TANDEM_CUDA; }, {"without a backend"}, TANDEM_NO_DEVICE},
-      {"backend sm90", [](P& p) { p.exec.backend = TANDEM_BACKEND_SM90; }, {"not part"}, TANDEM_UNSUPPORTED},
+      {"backend sm90",
+       [](P& p) { p.exec.backend = TANDEM_BACKEND_SM90; },
+       {has_sm90() ? "runs on TANDEM_CUDA but device.type is TANDEM_CPU" : "not part"},
+       TANDEM_UNSUPPORTED},
   });
+}
+
+// Ordinal 1000: no machine has it, so that the GPU cannot run the problem, whatever was built.
+TYPED_TEST(EveryAttention, AGpuThatIsNotThere) {
+  using P = TypeParam;
+  const auto change = [](P& p) { p.exec.device = {TANDEM_CUDA, 1000}; };
+  if (has_sm90()) {
+    this->expect_all_refused({{"CUDA device 1000", change, {}, TANDEM_NO_DEVICE}});
+  } else {
+    this->expect_all_refused({{"device.type", change, {"without a backend"}, TANDEM_NO_DEVICE}});
+  }
 }
 
 TYPED_TEST(EveryAttention, ScaleAndSoftcap) {
