@@ -74,7 +74,8 @@ TANDEM_DEVICE void issue_pv(float (&acc_o)[Traits::kHeadDimV / 2], const uint32_
   ptx::wgmma_commit();
 }
 
-// What this thread's rows see; only masked blocks ask.
+// What this thread's rows see; only masked blocks ask. Rows past the sequence's end, whose results are dropped, see
+// all: a row that sees nothing in its first blocks takes the rare path of the lazy softmax when it first does.
 template <typename Traits>
 TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardParams& params, TileSlot<Traits> slot,
                                      const ConsumerBlocks& blocks, int w) {
@@ -85,7 +86,11 @@ TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardPar
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = place.first_row + w * kFragmentRows + fragment_row(half);
-    visible[half] = visible_keys(row_keys(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch));
+    BasicRowInterval<int> keys{0, k_len};
+    if (row < rows.q_len) {
+      keys = row_keys(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch);
+    }
+    visible[half] = visible_keys(keys);
   }
 }
 
@@ -116,8 +121,9 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float before = state.rows.reference[half];
+    const float exponent = quad_max(maximum[half]) * scale_log2;
     if (grown[half]) {
-      state.rows.reference[half] = quad_max(maximum[half]) * scale_log2;
+      state.rows.reference[half] = exponent;
       sum[half] = 0.0f;
     }
     rescale[half] = grown[half] ? ptx::ex2(before - state.rows.reference[half]) : 1.0f;
