@@ -1,6 +1,7 @@
 #include "attention_call.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "exit_codes.h"
 
@@ -74,6 +75,27 @@ tandem_status with_params(const AttentionCall& call, Direction direction, Use us
   return use(&params, tandem_varlen_backward_check, tandem_varlen_backward_workspace, tandem_varlen_backward);
 }
 
+std::vector<tandem_tensor*> inputs_of(AttentionCall& call, Direction direction) {
+  std::vector<tandem_tensor*> tensors = {
+      &call.q,        &call.k,       &call.v,       &call.sink,         &call.mask.lo,      &call.mask.hi,
+      &call.q_scale,  &call.k_scale, &call.v_scale, &call.cu_seqlens_q, &call.cu_seqlens_k, &call.seqused_q,
+      &call.seqused_k};
+  if (direction == Direction::kBackward) {
+    tensors.insert(tensors.end(), {&call.out, &call.lse, &call.dout, &call.dlse});
+  }
+  return tensors;
+}
+
+std::vector<tandem_tensor*> results_of(AttentionCall& call, Direction direction) {
+  if (direction == Direction::kForward) return {&call.out, &call.lse};
+  return {&call.dq, &call.dk, &call.dv, &call.dsink};
+}
+
+uint64_t bytes_of(const tandem_tensor& tensor) {
+  const std::vector<int64_t> shape(tensor.shape, tensor.shape + tensor.ndim);
+  return static_cast<uint64_t>(*checked_byte_count(tensor.dtype, shape));
+}
+
 }  // namespace
 
 std::vector<int64_t> lse_shape(const std::vector<int64_t>& q_shape) {
@@ -110,15 +132,66 @@ PreparedCall::PreparedCall(const AttentionCall& call, Direction direction) : cal
   require_ok(with_params(call, direction, [&](auto* params, auto, auto workspace_call, auto) {
     return workspace_call(params, &bytes, &alignment);
   }));
+  if (on_gpu()) move_to_gpu();
   if (bytes == 0) return;
-  workspace_ = TensorBuffer(TANDEM_E4M3, {static_cast<int64_t>(bytes + alignment)});
-  const auto address = reinterpret_cast<uintptr_t>(workspace_.data());
-  call_.exec.workspace = workspace_.data() + (alignment - address % alignment) % alignment;
+  char* const begin = static_cast<char*>(allocate_workspace(bytes + alignment));
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  call_.exec.workspace = begin + (alignment - address % alignment) % alignment;
   call_.exec.workspace_bytes = bytes;
+}
+
+void PreparedCall::move_to_gpu() {
+  const auto move = [&](tandem_tensor* tensor, bool is_result) {
+    if (tensor->ndim == 0) return;
+    copies_.push_back({tensor->data, GpuBuffer(call_.exec.device.ordinal, bytes_of(*tensor)), is_result});
+    copies_.back().gpu.upload(tensor->data);
+    tensor->data = copies_.back().gpu.data();
+  };
+  for (tandem_tensor* tensor : inputs_of(call_, direction_)) move(tensor, false);
+  for (tandem_tensor* tensor : results_of(call_, direction_)) move(tensor, true);
+}
+
+void* PreparedCall::allocate_workspace(uint64_t bytes) {
+  if (on_gpu()) {
+    copies_.push_back({nullptr, GpuBuffer(call_.exec.device.ordinal, bytes), false});
+    return copies_.back().gpu.data();
+  }
+  workspace_ = TensorBuffer(TANDEM_E4M3, {static_cast<int64_t>(bytes)});
+  return workspace_.data();
 }
 
 void PreparedCall::run() const {
   require_ok(with_params(call_, direction_, [](auto* params, auto, auto, auto run_call) { return run_call(params); }));
+}
+
+void PreparedCall::wait() const {
+  if (on_gpu()) wait_for_gpu(call_.exec.device.ordinal);
+}
+
+void PreparedCall::fetch_results() const {
+  for (const Copy& copy : copies_) {
+    if (copy.is_result) copy.gpu.download(copy.host);
+  }
+}
+
+std::vector<double> PreparedCall::time(int count) const {
+  using Clock = std::chrono::steady_clock;
+  if (on_gpu()) {
+    return time_on_gpu(call_.exec.device.ordinal, count, [this] { run(); });
+  }
+  std::vector<double> times;
+  for (int i = 0; i < count; ++i) {
+    const auto start = Clock::now();
+    run();
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  return times;
+}
+
+void run_once(const AttentionCall& call, Direction direction) {
+  const PreparedCall prepared(call, direction);
+  prepared.run();
+  prepared.fetch_results();
 }
 
 }  // namespace tandem::cli

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu.h"
 #include "tandem/tandem.h"
 #include "tensor_buffer.h"
 
@@ -38,16 +39,37 @@ void require_ok(tandem_status status);
 
 tandem_status check(const AttentionCall& call, Direction direction);
 
-// A call with the workspace that it needs, to be run once or often. The tensors must outlive it.
+// A call with the workspace that it needs, to be run once or often. Its tensors are in host memory, contiguous, and
+// must outlive it; for a call on a GPU they are copied there once, and run() works on the copies.
 class PreparedCall {
  public:
   PreparedCall(const AttentionCall& call, Direction direction);
-  void run() const;
+  PreparedCall(const PreparedCall&) = delete;
+  PreparedCall& operator=(const PreparedCall&) = delete;
+
+  void run() const;                           // on a GPU: queues the work
+  void wait() const;                          // for all that run() has queued
+  void fetch_results() const;                 // waits; on a GPU the results' copies go back to the caller's tensors
+  std::vector<double> time(int count) const;  // milliseconds of each of so many runs
 
  private:
+  struct Copy {
+    void* host;
+    GpuBuffer gpu;
+    bool is_result;
+  };
+
+  bool on_gpu() const { return call_.exec.device.type == TANDEM_CUDA; }
+  void move_to_gpu();
+  void* allocate_workspace(uint64_t bytes);
+
   AttentionCall call_;
   Direction direction_;
   TensorBuffer workspace_;  // E4M3 elements serve as bytes
+  std::vector<Copy> copies_;
 };
+
+// Runs the call once, results included.
+void run_once(const AttentionCall& call, Direction direction);
 
 }  // namespace tandem::cli

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,14 +21,14 @@ namespace tandem::cli {
 namespace {
 
 using nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMinRepetitions = 3;
+constexpr int kCallsPerGpuRound = 10;
 constexpr double kBackwardFlops = 2.5;  // five matrix products for the forward's two
 
 struct BenchOptions {
-  std::string op = "both";
-  std::vector<std::string> dtypes = {"fp32"};
+  std::string op;                   // "": both; on a GPU, which has no backward yet, forward
+  std::vector<std::string> dtypes;  // none: fp32; on a GPU bf16
   std::vector<int64_t> headdims = {64, 128};
   std::vector<int64_t> seqlens = {512, 1024, 2048};
   int64_t batch = 1;
@@ -109,21 +109,20 @@ AttentionCall make_call(const BenchOptions& options, const BenchTensors& tensors
   return call;
 }
 
-double milliseconds_of(const PreparedCall& prepared) {
-  const auto start = Clock::now();
-  prepared.run();
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-// Times single calls for about `seconds` after a warm-up of a quarter of that, one call at least.
-std::vector<double> time_calls(const PreparedCall& prepared, double seconds) {
+// Times single calls for about `seconds` after a warm-up of a quarter of that, one round at least. A round is one call
+// on the CPU; on a GPU several, so that the next is queued before the last is done.
+std::vector<double> time_calls(const PreparedCall& prepared, double seconds, int calls_per_round) {
   const double budget = seconds * 1e3;
-  for (double spent = 0; spent <= budget / 4;) spent += milliseconds_of(prepared);
+  const auto spend = [&](double& spent) {
+    const std::vector<double> round = prepared.time(calls_per_round);
+    spent += std::accumulate(round.begin(), round.end(), 0.0);
+    return round;
+  };
+  for (double spent = 0; spent <= budget / 4;) spend(spent);
   std::vector<double> times;
-  double spent = 0;
-  while (spent < budget || static_cast<int64_t>(times.size()) < kMinRepetitions) {
-    times.push_back(milliseconds_of(prepared));
-    spent += times.back();
+  for (double spent = 0; spent < budget || static_cast<int64_t>(times.size()) < kMinRepetitions;) {
+    const std::vector<double> round = spend(spent);
+    times.insert(times.end(), round.begin(), round.end());
   }
   return times;
 }
@@ -153,8 +152,9 @@ double bytes_of(const BenchTensors& tensors) {
 BenchResult measure(const BenchOptions& options, const BenchConfig& config) {
   const BenchTensors tensors = make_tensors(options, config);
   const AttentionCall call = make_call(options, tensors);
-  if (config.direction == Direction::kBackward) PreparedCall(call, Direction::kForward).run();  // its out and lse
-  const std::vector<double> times = time_calls(PreparedCall(call, config.direction), options.seconds);
+  if (config.direction == Direction::kBackward) run_once(call, Direction::kForward);  // its out and lse
+  const int calls_per_round = options.execution.on_gpu() ? kCallsPerGpuRound : 1;
+  const std::vector<double> times = time_calls(PreparedCall(call, config.direction), options.seconds, calls_per_round);
   BenchResult result;
   result.median = median_of(times);
   result.lowest = *std::min_element(times.begin(), times.end());
@@ -191,8 +191,8 @@ json json_line(const BenchOptions& options, const BenchConfig& config, const Ben
   return {{"run", options.run_id},
           {"date", time_text("%Y-%m-%d")},
           {"commit", options.commit},
-          {"gpu", ""},
-          {"driver", ""},
+          {"gpu", options.execution.on_gpu() ? gpu_name(options.execution.execution().device.ordinal) : ""},
+          {"driver", options.execution.on_gpu() ? nvidia_driver() : ""},
           {"cpu", cpu_model()},
           {"threads", options.execution.threads},
           {"op", op_name(config.direction)},
@@ -216,9 +216,9 @@ json json_line(const BenchOptions& options, const BenchConfig& config, const Ben
 
 void print_table_head(const BenchOptions& options, int32_t backend) {
   std::printf("%s (%s), batch %lld, heads %lld/%lld, %s\n", tandem_backend_name(backend),
-              tandem_backend_description(backend, {TANDEM_CPU, 0}), static_cast<long long>(options.batch),
-              static_cast<long long>(options.nheads_q), static_cast<long long>(options.nheads_k),
-              options.causal ? "causal" : "no mask");
+              tandem_backend_description(backend, options.execution.execution().device),
+              static_cast<long long>(options.batch), static_cast<long long>(options.nheads_q),
+              static_cast<long long>(options.nheads_k), options.causal ? "causal" : "no mask");
   std::printf("%-9s %-5s %8s %8s %12s %12s %12s %10s\n", "op", "dtype", "headdim", "seqlen", "median ms", "min ms",
               "max ms", "GFLOPS");
 }
@@ -247,10 +247,12 @@ std::vector<BenchConfig> configs_of(const BenchOptions& options) {
 
 int bench(BenchOptions options) {
   if (options.nheads_k == 0) options.nheads_k = options.nheads_q;
+  if (options.op.empty()) options.op = options.execution.on_gpu() ? "forward" : "both";
+  if (options.dtypes.empty()) options.dtypes = {options.execution.on_gpu() ? "bf16" : "fp32"};
   if (options.run_id.empty()) options.run_id = time_text("%Y%m%dT%H%M%SZ");
   const std::vector<BenchConfig> configs = configs_of(options);
   int32_t backend = options.execution.execution().backend;
-  require_ok(tandem_backend_select(backend, {TANDEM_CPU, 0}, &backend));
+  require_ok(tandem_backend_select(backend, options.execution.execution().device, &backend));
   if (!options.as_json) print_table_head(options, backend);
   Progress progress(static_cast<int64_t>(configs.size()));
   for (size_t i = 0; i < configs.size(); ++i) {
@@ -270,17 +272,20 @@ int bench(BenchOptions options) {
 }  // namespace
 
 Action add_bench_command(CLI::App& app) {
+  const CLI::Validator positive = CLI::Validator(CLI::PositiveNumber) & fits_64_bits();
   CLI::App* command = app.add_subcommand("bench", "Speed of forward and backward on random data");
   const auto options = std::make_shared<BenchOptions>();
-  command->add_option("--op", options->op, "forward, backward or both")
+  command->add_option("--op", options->op, "forward, backward or both; default both, on a GPU forward")
       ->check(CLI::IsMember({"forward", "backward", "both"}));
-  command->add_option("--dtype", options->dtypes, "fp64, fp32, fp16, bf16, e4m3, e5m2")->delimiter(',');
-  command->add_option("--headdim", options->headdims, "list")->delimiter(',')->check(CLI::PositiveNumber);
-  command->add_option("--seqlen", options->seqlens, "list")->delimiter(',')->check(CLI::PositiveNumber);
-  command->add_option("--batch", options->batch, "sequences")->check(CLI::PositiveNumber);
-  command->add_option("--heads", options->nheads_q, "query heads")->check(CLI::PositiveNumber);
-  command->add_option("--heads-k", options->nheads_k, "key heads; default as many as query heads")
-      ->check(CLI::PositiveNumber);
+  command
+      ->add_option("--dtype", options->dtypes,
+                   "list of fp64, fp32, fp16, bf16, e4m3, e5m2; default fp32, on a GPU bf16")
+      ->delimiter(',');
+  command->add_option("--headdim", options->headdims, "list")->delimiter(',')->check(positive);
+  command->add_option("--seqlen", options->seqlens, "list")->delimiter(',')->check(positive);
+  command->add_option("--batch", options->batch, "sequences")->check(positive);
+  command->add_option("--heads", options->nheads_q, "query heads")->check(positive);
+  command->add_option("--heads-k", options->nheads_k, "key heads; default as many as query heads")->check(positive);
   command->add_flag("--causal", options->causal, "causal mask");
   options->execution.add_to(*command);
   command->add_option("--seconds", options->seconds, "time for each row of the table")->check(CLI::Range(0.0, 3600.0));

@@ -41,6 +41,16 @@ json default_backend() {
   return last_error_or("none");
 }
 
+// GPUs after the first that can be used.
+json other_gpus() {
+  json descriptions = json::array();
+  for (int32_t ordinal = 1;; ++ordinal) {
+    const tandem_device device = {TANDEM_CUDA, ordinal};
+    if (tandem_backend_available(TANDEM_BACKEND_SM90, device) != TANDEM_OK) return descriptions;
+    descriptions.push_back(tandem_backend_description(TANDEM_BACKEND_SM90, device));
+  }
+}
+
 json collect() {
   json info;
   info["version"] = tandem_version();
@@ -55,6 +65,7 @@ json collect() {
                  {"omp_num_threads", omp_num_threads != nullptr ? json(omp_num_threads) : json()}};
   const json& sm90 = info["backends"].back();
   info["gpu"] = {{"available", sm90["available"]}, {"description", sm90["description"]}};
+  info["other_gpus"] = other_gpus();
   return info;
 }
 
@@ -82,6 +93,7 @@ void print_text(const json& info) {
   const json& gpu = info["gpu"];
   std::printf("\ngpu        %s%s\n", gpu["available"].get<bool>() ? "" : "none that can be used: ",
               gpu["description"].get<std::string>().c_str());
+  for (const json& other : info["other_gpus"]) std::printf("           %s\n", other.get<std::string>().c_str());
 }
 
 }  // namespace

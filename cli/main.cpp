@@ -22,6 +22,10 @@ int fail(int code, const std::string& sentence) {
 // Prints help or the parser's complaint; returns the exit code.
 int finish_parse(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+  const std::vector<std::string> unknown = app.remaining();
+  if (app.get_subcommands().empty() && !unknown.empty()) {
+    return fail(kUsageError, "'" + unknown.front() + "' is not a subcommand (see tandem --help)");
+  }
   return fail(kUsageError, std::string(error.what()) + " (see tandem --help)");
 }
 

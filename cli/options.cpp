@@ -1,13 +1,61 @@
 #include "options.h"
 
+#include <cerrno>
+#include <cstdlib>
 #include <limits>
 
 #include "exit_codes.h"
 #include "float_formats.h"
 
 namespace tandem::cli {
+namespace {
+
+constexpr const char* kGpu = "cuda";
+
+// N of "cuda:N", 0 of "cuda", -1 of anything else.
+int32_t gpu_ordinal(const std::string& name) {
+  const std::string prefix = std::string(kGpu) + ":";
+  if (name == kGpu) return 0;
+  if (name.compare(0, prefix.size(), prefix) != 0) return -1;
+  const std::string digits = name.substr(prefix.size());
+  const bool is_number = !digits.empty() && digits.size() <= 6 && digits.find_first_not_of("0123456789") == digits.npos;
+  return is_number ? static_cast<int32_t>(std::stol(digits)) : -1;
+}
+
+}  // namespace
+
+CLI::Validator fits_64_bits(bool is_signed) {
+  return CLI::Validator(
+      [is_signed](std::string& text) {
+        errno = 0;
+        if (is_signed) {
+          std::strtoll(text.c_str(), nullptr, 0);
+        } else {
+          std::strtoull(text.c_str(), nullptr, 0);
+        }
+        return errno == ERANGE ? text + " does not fit into 64 bits" : std::string();
+      },
+      "");
+}
+
+void add_device_option(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "cpu, cuda or cuda:N; default cpu")
+      ->check(CLI::Validator(
+          [](std::string& name) {
+            const bool known = name == "cpu" || gpu_ordinal(name) >= 0;
+            return known ? std::string() : "'" + name + "' is not a device; allowed are cpu, cuda and cuda:N";
+          },
+          "DEVICE"));
+}
+
+tandem_device device_from_name(const std::string& name) {
+  const int32_t ordinal = gpu_ordinal(name);
+  if (ordinal < 0) return {TANDEM_CPU, 0};
+  return {TANDEM_CUDA, ordinal};
+}
 
 void ExecutionOptions::add_to(CLI::App& command) {
+  add_device_option(command, device);
   command.add_option("--backend", backend, "auto, reference, tiled or sm90; one that cannot serve is an error")
       ->check(CLI::IsMember({"auto", "reference", "tiled", "sm90"}));
   command.add_option("--threads", threads, "CPU threads; 0: OpenMP's default. Changes no bit of the result")
@@ -16,7 +64,7 @@ void ExecutionOptions::add_to(CLI::App& command) {
 
 tandem_execution ExecutionOptions::execution() const {
   tandem_execution exec = {};
-  exec.device = {TANDEM_CPU, 0};
+  exec.device = device_from_name(device);
   exec.backend = backend_from_name(backend);
   exec.num_threads = threads;
   exec.checked = checked ? 1 : 0;
@@ -29,8 +77,9 @@ void MaskOptions::add_to(CLI::App& command) {
   command.add_option("--window", window, "L,R: see L keys to the left and R to the right; -1 opens a side")
       ->delimiter(',')
       ->expected(2)
+      ->check(fits_64_bits())
       ->type_name("L,R");
-  command.add_option("--chunk", chunk, "see only the keys of the own chunk of so many keys");
+  command.add_option("--chunk", chunk, "see only the keys of the own chunk of so many keys")->check(fits_64_bits());
 }
 
 tandem_mask MaskOptions::mask() const {

@@ -280,7 +280,9 @@ void run_and_report(const AttentionCall& call, Direction direction) {
   const PreparedCall prepared(call, direction);
   const auto start = std::chrono::steady_clock::now();
   prepared.run();
+  prepared.wait();
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  prepared.fetch_results();
   int32_t backend = call.exec.backend;
   require_ok(tandem_backend_select(call.exec.backend, call.exec.device, &backend));
   std::printf("%s on %s: %.3f ms\n", direction == Direction::kForward ? "forward" : "backward",

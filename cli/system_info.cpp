@@ -28,6 +28,13 @@ std::string cpu_model() {
   return model.empty() ? "unknown" : model;
 }
 
+std::string nvidia_driver() {
+  std::ifstream file("/sys/module/nvidia/version");
+  std::string version;
+  file >> version;
+  return version;
+}
+
 std::vector<std::string> cpu_features() {
   static const char* const kInteresting[] = {
       "ssse3",    "sse4_1",   "sse4_2",      "avx",         "f16c",     "fma",      "avx2",  "avx512f", "avx512bw",

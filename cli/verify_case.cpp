@@ -246,6 +246,17 @@ VerifyCase draw_case(uint64_t seed, int64_t index) {
   return c;
 }
 
+void adapt_to_gpu(VerifyCase& c) {
+  const auto next_multiple = [](int64_t headdim) { return (headdim + 7) / 8 * 8; };
+  c.headdim = next_multiple(c.headdim);
+  c.headdim_v = next_multiple(c.headdim_v);
+  c.backward = false;
+  if (c.fp8()) return;
+  const bool wide_result = c.out_dtype != c.dtype;
+  if (dtype_bytes(c.dtype) != 2) c.dtype = c.index % 2 == 0 ? TANDEM_BF16 : TANDEM_FP16;
+  if (!wide_result) c.out_dtype = c.dtype;
+}
+
 SequenceRows sequence_rows(const VerifyCase& c, int64_t b) {
   const auto at = static_cast<size_t>(b);
   SequenceRows rows;

@@ -43,6 +43,9 @@ struct VerifyCase {
 int64_t verify_group_count();
 const char* verify_group_name(int64_t group);
 VerifyCase draw_case(uint64_t seed, int64_t index);
+// Makes it a case for a GPU backend: the forward only, in a 16-bit type (or fp8), with head dims that are multiples
+// of 8.
+void adapt_to_gpu(VerifyCase& c);
 std::string describe(const VerifyCase& c);
 
 // Where the used rows of sequence b lie, in rows of the whole buffer.

@@ -47,8 +47,10 @@ tandem_mask make_mask(const VerifyCase& c, const CaseInputs& inputs) {
   return mask;
 }
 
-AttentionCall make_call(const VerifyCase& c, const CaseInputs& inputs, const CaseBuffers& buffers, int32_t backend) {
+AttentionCall make_call(const VerifyCase& c, const CaseInputs& inputs, const CaseBuffers& buffers, int32_t backend,
+                        tandem_device device) {
   AttentionCall call;
+  call.exec.device = device;
   call.exec.backend = backend;
   call.exec.num_threads = c.threads;
   call.exec.needs_grad = c.backward;
@@ -79,8 +81,8 @@ AttentionCall make_call(const VerifyCase& c, const CaseInputs& inputs, const Cas
 }
 
 AttentionValues run_case(const VerifyCase& c, const AttentionCall& call, const CaseBuffers& buffers) {
-  PreparedCall(call, Direction::kForward).run();
-  if (c.backward) PreparedCall(call, Direction::kBackward).run();
+  run_once(call, Direction::kForward);
+  if (c.backward) run_once(call, Direction::kBackward);
   AttentionValues values;
   for (int result = 0; result < kResultCount; ++result) values.values[result] = buffers.results[result].to_doubles();
   return values;
@@ -110,7 +112,7 @@ AttentionValues run_reference(VerifyCase c, const CaseInputs& inputs) {
   wide.seqused_k = inputs.seqused_k.converted(TANDEM_INT32);
   c.dtype = c.out_dtype = TANDEM_FP64;
   const CaseBuffers buffers = make_buffers(c, wide);
-  return run_case(c, make_call(c, wide, buffers, TANDEM_BACKEND_REFERENCE), buffers);
+  return run_case(c, make_call(c, wide, buffers, TANDEM_BACKEND_REFERENCE, {TANDEM_CPU, 0}), buffers);
 }
 
 double largest_error(const Values& values, const Values& expected) {
@@ -170,10 +172,10 @@ double allowed_error(double plain_error, int32_t stored_dtype, double largest, d
   return 2 * plain_error + 2 * unit_in_last_place(stored_dtype, largest) + 2 * rounding;
 }
 
-CaseOutcome verify_case(const VerifyCase& c, int32_t backend) {
+CaseOutcome verify_case(const VerifyCase& c, int32_t backend, tandem_device device) {
   const CaseInputs inputs = make_inputs(c);
   const CaseBuffers buffers = make_buffers(c, inputs);
-  const AttentionCall call = make_call(c, inputs, buffers, backend);
+  const AttentionCall call = make_call(c, inputs, buffers, backend, device);
   CaseOutcome outcome;
   tandem_status status = check(call, Direction::kForward);
   if (status == TANDEM_OK && c.backward) status = check(call, Direction::kBackward);

@@ -14,8 +14,8 @@ struct CaseOutcome {
   std::string detail;
 };
 
-// Runs the case on `backend` and compares it with the reference backend's fp64 results.
-CaseOutcome verify_case(const VerifyCase& c, int32_t backend);
+// Runs the case on `backend` and `device` and compares it with the reference backend's fp64 results.
+CaseOutcome verify_case(const VerifyCase& c, int32_t backend, tandem_device device = {TANDEM_CPU, 0});
 
 // Contract 16: at most 2x the error of plain attention, plus two units in the last place of the stored type at the
 // largest magnitude. Added to it is what no implementation can avoid and plain attention, being one sample, may miss by

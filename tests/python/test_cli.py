@@ -170,6 +170,15 @@ def test_usage_errors(dense: dict[str, Array], tmp_path: Path) -> None:
     out = tmp_path / "o.npy"
     assert "--frob" in fail(USAGE_ERROR, "run", "--frob")
     assert "subcommand" in fail(USAGE_ERROR)
+    assert "'foo' is not a subcommand" in fail(USAGE_ERROR, "foo")
+    assert "'foo' is not a subcommand" in fail(USAGE_ERROR, "foo", "--bar")
+    for option in ("--chunk", "--window"):
+        numbers = "9" * 20 if option == "--chunk" else f"3,{'9' * 20}"
+        assert "does not fit into 64 bits" in fail(USAGE_ERROR, "run", *files, "--out", out, option, numbers)
+    assert "does not fit into 64 bits" in fail(USAGE_ERROR, "bench", "--seqlen", "9" * 20)
+    assert "does not fit into 64 bits" in fail(USAGE_ERROR, "verify", "--seed", 2**64)
+    assert "'gpu' is not a device" in fail(USAGE_ERROR, "bench", "--device", "gpu")
+    assert "'cuda:x' is not a device" in fail(USAGE_ERROR, "run", *files, "--out", out, "--device", "cuda:x")
     assert "--backend" in fail(USAGE_ERROR, "run", *files, "--out", out, "--backend", "gpu")
     assert "--window" in fail(USAGE_ERROR, "run", *files, "--out", out, "--window", "3")
     assert "--out or --output" in fail(USAGE_ERROR, "run", *files)
@@ -233,6 +242,13 @@ def test_library_refusals(dense: dict[str, Array], packed: dict[str, Array], tmp
     assert "cu_seqlens_k" in fail(LIBRARY_REFUSED, "run", *files, "--out", out, "--checked")
     assert out.read_bytes() == b"kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.npy", "o.npy", "packed", "q.npy", "v.npy"]
+
+
+def test_devices_that_cannot_serve(dense: dict[str, Array], tmp_path: Path) -> None:
+    files = save_npy(tmp_path, dense)
+    for command in (("run", *files, "--out", tmp_path / "o.npy"), ("verify", "--quick"), ("bench",)):
+        assert "TANDEM_NO_DEVICE" in fail(LIBRARY_REFUSED, *command, "--device", "cuda:1000")
+    assert not (tmp_path / "o.npy").exists()
 
 
 # ------------------------------------------------------------------------------------------------ info, verify, bench
