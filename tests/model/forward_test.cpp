@@ -1,86 +1,222 @@
-// The forward kernel's own source, run in the model, against a double reference.
+// The forward's own sources, run in the model, against attention in double: every instance at the edges of its tiles.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <ostream>
+
 #include "forward/launch.h"
+#include "forward/problems.h"
 
 namespace tandem::model {
+
+void PrintTo(const InstanceId& instance, std::ostream* stream) {
+  *stream << instance.name();
+}
+
 namespace {
 
-void expect_right(const ForwardProblem& problem, int blocks, uint64_t seed) {
+using optest::Problem;
+
+ForwardRun run_case(const Problem& problem, const optest::Inputs& inputs, int blocks, uint64_t seed) {
   Options options;
   options.seed = seed;
-  const ForwardInputs inputs = make_inputs(problem);
-  const ForwardRun run = run_forward(problem, inputs, blocks, options);
-  const std::string context = problem.text() + ", scheduler seed " + std::to_string(seed);
-  ASSERT_FALSE(run.result.report) << run.result.text() << "\n" << context;
-  EXPECT_EQ(difference(reference(problem, inputs), run.outputs), "") << context;
+  return run_forward(problem, inputs, blocks, options);
 }
 
-TEST(Forward, EdgeLengths) {
-  for (const int64_t headdim : {64, 128}) {
-    for (const int64_t seqlen : {1, 63, 64, 65, 127, 128, 129, 200}) {
-      for (const bool causal : {false, true}) {
-        ForwardProblem problem;
-        problem.headdim = headdim;
-        problem.seqlen_q = problem.seqlen_k = seqlen;
-        problem.mask.causal = causal;
-        problem.seed = static_cast<uint64_t>(seqlen);
-        for (uint64_t seed = 1; seed <= 3; ++seed) expect_right(problem, 1, seed);
-      }
-    }
+// Runs a problem whose unseen keys, and rows of no sequence, hold NaN.
+void expect_right(const Problem& problem, int blocks = 1, uint64_t seed = 1) {
+  const optest::Inputs inputs = optest::random_inputs(problem, seed);
+  EXPECT_EQ(fault_of(problem, inputs, run_case(problem, inputs, blocks, seed)), "")
+      << describe(problem) << ", blocks " << blocks << ", seed " << seed;
+}
+
+class ForwardInstances : public testing::TestWithParam<InstanceId> {
+ protected:
+  const InstanceId& id() const { return GetParam(); }
+  int m() const { return id().block_m(); }
+  int n() const { return id().block_n(); }
+  // More than twice the stages: every barrier goes through both parities more than once.
+  int many_blocks() const { return 2 * std::max(id().tiles().k_stages, id().tiles().v_stages) + 2; }
+  Problem dense(int64_t seqlen_q, int64_t seqlen_k, int64_t nheads = 1) const {
+    return dense_problem(id(), seqlen_q, seqlen_k, nheads);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Model, ForwardInstances, testing::ValuesIn(forward_instances()),
+                         [](const testing::TestParamInfo<InstanceId>& info) { return info.param.name(); });
+
+TEST_P(ForwardInstances, EdgeLengths) {
+  for (const int length : {1, 63, 64, 65, n() - 1, n(), n() + 1, m() - 1, m(), m() + 1}) {
+    Problem problem = dense(length, length);
+    expect_right(problem);
+    problem.causal = true;
+    expect_right(problem);
   }
 }
 
-TEST(Forward, LengthsThatDiffer) {
-  for (const auto& [seqlen_q, seqlen_k] : {std::pair<int, int>{1, 300}, {300, 1}, {130, 65}, {65, 130}, {129, 0}}) {
-    for (const bool causal : {false, true}) {
-      ForwardProblem problem;
-      problem.seqlen_q = seqlen_q;
-      problem.seqlen_k = seqlen_k;
-      problem.mask.causal = causal;
-      expect_right(problem, 1, 1);
-      expect_right(problem, 2, 2);
-    }
+TEST_P(ForwardInstances, LengthsThatDiffer) {
+  const std::pair<int, int> kLengths[] = {{1, 3 * n() + 1}, {2 * m() + 1, 1}, {m() + 2, n() - 1}, {m() + 1, 0}};
+  for (const auto& [seqlen_q, seqlen_k] : kLengths) {
+    Problem problem = dense(seqlen_q, seqlen_k);
+    expect_right(problem);
+    problem.causal = true;
+    expect_right(problem, 2, 2);
+    problem.top_left = true;
+    expect_right(problem);
   }
 }
 
-// More key blocks than twice the stages: every barrier goes through both parities more than once.
-TEST(Forward, ManyKeyBlocks) {
+// The schedule must not change a bit.
+TEST_P(ForwardInstances, ManyKeyBlocks) {
   for (const bool causal : {false, true}) {
-    ForwardProblem problem;
-    problem.seqlen_q = 200;
-    problem.seqlen_k = 900;
-    problem.mask.causal = causal;
-    for (uint64_t seed = 1; seed <= 5; ++seed) expect_right(problem, 1, seed);
+    Problem problem = dense(m() + 8, many_blocks() * n() + 5);
+    problem.causal = causal;
+    const optest::Inputs inputs = optest::random_inputs(problem, 1);
+    const ForwardRun first = run_case(problem, inputs, 1, 1);
+    EXPECT_EQ(fault_of(problem, inputs, first), "") << describe(problem);
+    for (uint64_t seed = 2; seed <= 3; ++seed) {
+      const ForwardRun other = run_case(problem, inputs, static_cast<int>(seed) - 1, seed);
+      ASSERT_FALSE(other.result.report) << other.result.text() << "\n" << describe(problem) << ", seed " << seed;
+      EXPECT_EQ(first.outputs.out, other.outputs.out) << seed;
+      EXPECT_EQ(first.outputs.lse, other.outputs.lse) << seed;
+    }
   }
 }
 
-// More than two work tiles a block, drawn from the counter by blocks that run side by side; heads share keys.
-TEST(Forward, ManyTilesOnSeveralBlocks) {
-  ForwardProblem problem;
+// Several work tiles a block, drawn from the counter by blocks that run side by side; heads share keys.
+TEST_P(ForwardInstances, ManyTilesOnSeveralBlocks) {
+  Problem problem = dense(m() + 20, n() + 40, 4);
   problem.batch = 2;
-  problem.nheads_q = 4;
   problem.nheads_k = 2;
-  problem.seqlen_q = 150;
-  problem.seqlen_k = 180;
-  problem.mask.causal = true;
-  for (uint64_t seed = 1; seed <= 4; ++seed) expect_right(problem, static_cast<int>(seed), seed);
+  problem.causal = true;
+  for (uint64_t seed = 1; seed <= 3; ++seed) expect_right(problem, static_cast<int>(seed), seed);
 }
 
-TEST(Forward, Windows) {
-  ForwardProblem problem;
-  problem.seqlen_q = problem.seqlen_k = 400;
-  problem.mask.window_left = 100;
-  problem.mask.window_right = 20;
-  for (uint64_t seed = 1; seed <= 2; ++seed) expect_right(problem, 2, seed);
+TEST_P(ForwardInstances, Windows) {
+  Problem problem = dense(m() + 70, 4 * n() + 10);
+  problem.has_window = true;
+  problem.window_left = n() + 10;
+  problem.window_right = 20;
+  expect_right(problem, 2);
+  problem.window_left = 0;
+  problem.window_right = 0;
+  expect_right(problem);
+  problem.has_window = false;
+  problem.attention_chunk = n() - 9;
+  problem.causal = true;
+  expect_right(problem);
+}
+
+TEST_P(ForwardInstances, PackedWithGaps) {
+  Problem problem = packed_problem(id(), {0, 1, m() + 3, 40, 0, 64, 5}, {5, 0, n() + 2, 2 * n() + 1, 7, n(), 1}, 2);
+  expect_right(problem, 2);
+  problem.causal = true;
+  problem.nheads_k = 1;
+  expect_right(problem, 3, 2);
+}
+
+TEST_P(ForwardInstances, SequencesThatUseLess) {
+  Problem problem = dense(m() + 30, 2 * n() + 30);
+  problem.batch = 4;
+  problem.seqused_q = {m() + 30, 10, 0, m()};
+  problem.seqused_k = {n() + 1, 2 * n() + 30, n(), 0};
+  expect_right(problem, 2);
+  problem.causal = true;
+  expect_right(problem);
+}
+
+// Intervals with keys between them that nobody sees, and rows that see nothing; a whole tile of such rows too.
+TEST_P(ForwardInstances, RowIntervals) {
+  Problem problem = dense(2 * m() + 10, 3 * n() + 50, 2);
+  const int width = n() / 2 + 3;
+  set_intervals(problem, [&](int64_t head, int64_t row) -> Interval {
+    if (head == 1 && row >= m()) return {5, 5};
+    if (row % 5 == 4) return {50, 20};
+    const auto document = static_cast<int32_t>(row / 50);
+    return {document * n() / 2 - 3, document * n() / 2 - 3 + width};
+  });
+  expect_right(problem, 2);
+  problem.hi.reset();
+  problem.causal = true;
+  expect_right(problem);
+}
+
+TEST_P(ForwardInstances, PackedRowIntervals) {
+  Problem problem = packed_problem(id(), {m() + 5, 30}, {2 * n() + 3, n()}, 1);
+  set_intervals(problem, [&](int64_t, int64_t row) -> Interval {
+    const auto first = static_cast<int32_t>(row / 64 * 40);
+    return {first, row % 7 == 0 ? first : first + n() + 20};
+  });
+  expect_right(problem);
+}
+
+TEST_P(ForwardInstances, ScoreTransforms) {
+  Problem problem = dense(m() + 1, 2 * n() + 9);
+  problem.softcap = 2.5;
+  expect_right(problem);
+  problem.softcap = 0;
+  for (const double scale : {-0.3, 0.0, 1.5}) {
+    problem.softmax_scale = scale;
+    expect_right(problem);
+  }
+}
+
+// Heads of a sink each; with rows that see no key, whose LSE is the sink.
+TEST_P(ForwardInstances, Sinks) {
+  Problem problem = dense(m() + 1, n() - 3, 3);
+  problem.causal = true;
+  problem.sink = {-2.5, 4, -std::numeric_limits<double>::infinity()};
+  expect_right(problem, 2);
+}
+
+TEST_P(ForwardInstances, SmallerHeadDims) {
+  const int headdim = id().tiles().headdim;
+  const int headdim_v = id().tiles().headdim_v;
+  const int smaller = id().row == 0 ? 8 : headdim == 192 ? 136 : headdim - 24;
+  const std::pair<int, int> kDims[] = {
+      {smaller, headdim == headdim_v ? smaller : 72}, {headdim, 8}, {headdim - 8, headdim_v}};
+  for (const auto& [qk, v] : kDims) {
+    Problem problem = dense(m() + 5, 2 * n() + 5, 2);
+    problem.headdim = qk;
+    problem.headdim_v = v;
+    problem.causal = true;
+    ASSERT_EQ(sm90::find_forward_tiles(qk, v) == id().row || v == 8, true);
+    expect_right(problem);
+  }
+}
+
+// Scores outgrow the references, by so many powers of two a block: exponentials above fp16's range, above fp32's, and
+// far above.
+TEST_P(ForwardInstances, GrowingScores) {
+  for (const double exponent : {18.0, 140.0, 300.0}) {
+    const Problem problem = dense(m() + 3, 4 * n());
+    optest::Inputs inputs = optest::random_inputs(problem, 1);
+    const auto grows = [](int64_t row) { return row % 3 == 0 || (64 <= row && row < 80); };
+    grow_scores(problem, id(), grows, exponent, inputs);
+    const ForwardRun run = run_case(problem, inputs, 1, 1);
+    EXPECT_EQ(fault_of(problem, inputs, run), "") << describe(problem) << ", exponent " << exponent;
+    EXPECT_EQ(run.result.count(Op::kMma) > 0, id().tiles().lazy);
+
+    // Rows that did not grow have the bits that they have alone [12].
+    optest::Inputs calm = inputs;
+    grow_scores(problem, id(), [](int64_t) { return false; }, exponent, calm);
+    const ForwardRun alone = run_case(problem, calm, 1, 2);
+    ASSERT_FALSE(alone.result.report) << alone.result.text();
+    EXPECT_EQ(alone.result.count(Op::kMma), 0u);
+    for (int64_t row = 0; row < problem.seqlen_q; ++row) {
+      if (grows(row)) continue;
+      const auto element = static_cast<size_t>(row * problem.headdim_v);
+      EXPECT_EQ(run.outputs.lse[static_cast<size_t>(row)], alone.outputs.lse[static_cast<size_t>(row)]) << row;
+      EXPECT_EQ(run.outputs.out[element], alone.outputs.out[element]) << row;
+    }
+  }
 }
 
 TEST(Forward, SameSeedSameRun) {
-  ForwardProblem problem;
-  problem.nheads_q = problem.nheads_k = 3;
-  problem.seqlen_q = problem.seqlen_k = 200;
-  const ForwardInputs inputs = make_inputs(problem);
+  const Problem problem = dense_problem({0, TANDEM_BF16}, 200, 200, 3);
+  const optest::Inputs inputs = optest::random_inputs(problem, 1);
   const auto run = [&](uint64_t seed, bool keep_events) {
     Options options;
     options.seed = seed;
@@ -94,7 +230,7 @@ TEST(Forward, SameSeedSameRun) {
   EXPECT_EQ(first.result.steps, again.result.steps);
   EXPECT_EQ(first.outputs.out, again.outputs.out);
   EXPECT_NE(first.result.trace_hash, other.result.trace_hash);
-  EXPECT_EQ(first.outputs.out, other.outputs.out);  // the schedule must not change a bit of the result
+  EXPECT_EQ(first.outputs.out, other.outputs.out);
 }
 
 }  // namespace

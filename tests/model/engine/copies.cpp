@@ -86,7 +86,7 @@ void wake_store_waiters(Thread& thread) {
 
 // Reads shared memory at one later step, and writes global memory at another.
 template <typename Read, typename Write>
-void start_store(const Caller& caller, uint32_t smem, Read read, Write write) {
+void start_store(const Caller& caller, uint32_t smem, uint64_t delay, Read read, Write write) {
   Machine& machine = Machine::current();
   Thread* thread = &machine.self();
   const Op op = caller.op;
@@ -96,7 +96,7 @@ void start_store(const Caller& caller, uint32_t smem, Read read, Write write) {
   const std::shared_ptr<BulkGroup> group = thread->open_bulk_group;
   ++group->reading;
   ++group->writing;
-  machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
+  machine.schedule(machine.step_after(machine.options().copies) + delay, [=, &machine] {
     const std::vector<uint8_t> data = read(issued_by(thread, op, site));
     --group->reading;
     wake_store_waiters(*thread);
@@ -154,7 +154,7 @@ void tma_store(const sm90::ptx::TensorMap& map, uint32_t smem, Coordinates corne
   check_store_corner(caller, corner);
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
-        caller, smem, [box](const Caller& issuer) { return gather_box(issuer, box); },
+        caller, smem, verdict.delay, [box](const Caller& issuer) { return gather_box(issuer, box); },
         [box](const Caller& issuer, const std::vector<uint8_t>& data) { store_box(issuer, box, data); });
   }
 }
@@ -182,7 +182,7 @@ void bulk_store(void* gmem, uint32_t smem, uint32_t bytes, Site site) {
   check_bulk(caller, smem, gmem, moved);
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
-        caller, smem, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
+        caller, smem, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
           std::memcpy(write_global(issuer, gmem, moved), data.data(), moved);
         });
@@ -197,7 +197,7 @@ void bulk_reduce_add_f32(float* gmem, uint32_t smem, uint32_t bytes, Site site) 
   check_bulk(caller, smem, gmem, moved);
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
-        caller, smem, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
+        caller, smem, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
           read_global(issuer, gmem, moved);
           write_global(issuer, gmem, moved);

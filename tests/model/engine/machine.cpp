@@ -82,7 +82,7 @@ RunResult Machine::run(const Launch& launch) {
   }
   g_current = before;
   const std::vector<Event> events(trace_.events().begin() + first_event, trace_.events().end());
-  return {report_, step_, trace_.hash(), events, faults_.any_applied()};
+  return {report_, step_, trace_.hash(), events, faults_.any_applied(), counts_};
 }
 
 void Machine::forget_last_grid() {
@@ -259,6 +259,7 @@ Verdict Machine::judge(Op op, Place place, Site site) {
 void Machine::record(const Thread& thread, Op op, Place place, Moment moment) {
   // One thread of a warp speaks for it: the elected one, which outlives the others where roles take one thread.
   const bool worth_keeping = thread.lane() == elected_lane_ || op == Op::kCopyDone || op == Op::kStoreDone;
+  ++counts_[static_cast<size_t>(op)];
   trace_.record({step_, thread.block->index, thread.rank, op, moment, place}, worth_keeping);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,8 @@ struct RunResult {
   uint64_t trace_hash = 0;       // likewise
   std::vector<Event> events;     // of this grid
   bool faults_applied = false;
+  std::array<uint64_t, kOps> counts = {};  // events of each kind, of all grids so far
+  uint64_t count(Op op) const { return counts[static_cast<size_t>(op)]; }
   std::string text() const;  // "finished", or the report
 };
 
@@ -150,6 +153,7 @@ class Machine {
   uint64_t completion_number_ = 0;
   uint64_t polls_ = 0;
   uint64_t noted_step_ = ~uint64_t{0};
+  std::array<uint64_t, kOps> counts_ = {};
 };
 
 // "block 0, warpgroup 1, warp 4 (consumer 0), thread 133"

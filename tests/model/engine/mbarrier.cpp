@@ -101,6 +101,7 @@ void mbarrier_arrive(uint32_t address, bool predicate, Site site) {
   Machine& machine = Machine::current();
   address = offset_of(address, Op::kBarrierArrive, site);
   const Verdict verdict = machine.judge(Op::kBarrierArrive, Place::shared(address), site);
+  address += static_cast<uint32_t>(verdict.add);
   for (int i = 0; i < verdict.times; ++i) arrive(*machine.self().block, address, 0, Op::kBarrierArrive, site);
 }
 

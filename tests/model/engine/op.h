@@ -8,7 +8,7 @@ namespace tandem::model {
 enum class Op {
   kBarrierInit,
   kFenceBarrierInit,
-  kBarrierArrive,
+  kBarrierArrive,  // its number is added to the barrier's address
   kBarrierExpect,  // arrive.expect_tx; its number is the bytes
   kBarrierWait,    // its number is the parity
   kBarrierTest,
@@ -51,6 +51,7 @@ enum class Op {
   kStoreDone,    // a store or reduction has been written,
   kProductDone,  // a wgmma is complete
 };
+constexpr int kOps = static_cast<int>(Op::kProductDone) + 1;
 
 const char* op_name(Op op);
 

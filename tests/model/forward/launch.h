@@ -1,18 +1,26 @@
 #pragma once
 
+#include <string>
+
 #include "engine/machine.h"
-#include "forward/problem.h"
+#include "problem.h"
 
 namespace tandem::model {
 
 struct ForwardRun {
   RunResult result;
-  ForwardOutputs outputs;  // of a run without a report
-  std::string unwritten;   // the first byte of an output that nobody has written; empty: all are
-  Names names;             // for a timeline
+  optest::Results outputs;  // of a run without a report
+  std::string unwritten;    // the first byte of an output that nobody has written; empty: all are
+  Names names;              // for a timeline
 };
 
-// The forward kernel of src/sm90/forward in the model, with `blocks` persistent blocks. headdim: 64 or 128.
-ForwardRun run_forward(const ForwardProblem& problem, const ForwardInputs& inputs, int blocks, const Options& options);
+// The forward of src/sm90/forward in the model, by its own plan: what prepares the workspace, and then, dependent on
+// it, the kernel, with `blocks` persistent blocks at most. Throws where forward_supports() refuses.
+ForwardRun run_forward(const optest::Problem& problem, const optest::Inputs& inputs, int blocks,
+                       const Options& options);
+
+// Empty, or what is wrong with a run: its report, something not written, or an error beyond the contract's tolerance
+// [16] of attention in double.
+std::string fault_of(const optest::Problem& problem, const optest::Inputs& inputs, const ForwardRun& run);
 
 }  // namespace tandem::model

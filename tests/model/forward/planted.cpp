@@ -1,8 +1,15 @@
 #include "forward/planted.h"
 
+#include "forward/problems.h"
+
 namespace tandem::model {
 namespace {
 
+constexpr InstanceId kInstance = {2, TANDEM_BF16};  // headdim 128: two consumers, three stages of K, two of V; lazy
+constexpr int kTiles = 3;                           // of the one block
+constexpr int kKeyBlocks = 7;                       // of each
+constexpr int kStores = kTiles * 2;                 // each tile's from both consumers
+constexpr int kCleanUpWarp = 2;
 constexpr int kConsumerWarp = 4;      // the first of consumer 0
 constexpr int kConsumerThread = 133;  // lane 5 of it
 
@@ -25,12 +32,20 @@ Fault add(Fault fault, int64_t amount) {
   return fault;
 }
 
+Fault delay(Fault fault, int64_t steps) {
+  fault.change = Change::kDelay;
+  fault.amount = steps;
+  return fault;
+}
+
 // Later than anything that does not wait for it.
 Fault late(const std::string& at) {
-  Fault fault = skip(Op::kTmaLoad, at);
-  fault.change = Change::kDelay;
-  fault.amount = 20'000;
-  return fault;
+  return delay(skip(Op::kTmaLoad, at), 20'000);
+}
+
+// Later than all that was about to be issued.
+Fault slow_stores() {
+  return delay(skip(Op::kTmaStore), 1'000);
 }
 
 Fault of_warp(Fault fault, int warp) {
@@ -59,17 +74,27 @@ std::vector<PlantedBug> barrier_bugs() {
        "o_full is initialized with 5 arrivals",
        {add(skip(Op::kBarrierInit, "o_full[0]"), 1)},
        ReportKind::kDeadlock,
-       {"warp 2 (store 0)", "o_full[0]: phase 0, 1 of 5 arrivals"}},
+       {"warp 3 (store)", "o_full[0]: phase 0, 1 of 5 arrivals"}},
       {"missing_turn",
        "consumer 1 never passes the first turn",
        {only(skip(Op::kNamedArrive, "turn[0]"), 0)},
        ReportKind::kDeadlock,
        {"turn[0]: 128 of 256 threads have come", "wait at turn[0]", "consumer 0"}},
+      {"skipped_turn",
+       "consumer 0 issues its first products without waiting for its turn",
+       {only(skip(Op::kNamedSync, "turn[0]"), 0)},
+       ReportKind::kOverArrival,
+       {"turn[0]", "has come already", "(consumer 1)"}},
       {"double_release",
        "warp 4 releases K's stages twice",
        {repeat(of_warp(skip(Op::kBarrierArrive, "k_empty"), kConsumerWarp))},
        ReportKind::kOverArrival,
        {"second arrival at k_empty[0]", "warp 4 (consumer 0)"}},
+      {"wrong_slot",
+       "the clean-up warp releases the second tile's slot instead of the first's",
+       {only(add(of_warp(skip(Op::kBarrierArrive, "tile_empty[0]"), kCleanUpWarp), 8), 0)},
+       ReportKind::kOverArrival,
+       {"second arrival at tile_empty[1]", "warp 2 (clean-up)"}},
       {"double_expect",
        "the load thread announces Q twice",
        {repeat(skip(Op::kBarrierExpect, "q_full[0]"))},
@@ -99,12 +124,22 @@ std::vector<PlantedBug> barrier_bugs() {
        "warp 4 leaves out a product",
        {only(of_warp(skip(Op::kWgmma, "", "issue_qk"), kConsumerWarp), 3)},
        ReportKind::kCollective,
-       {"wgmma", "at consume.cuh", "(issue_qk)"}},
+       {"wgmma", "at attend.cuh", "(issue_qk)"}},
+      {"thread_skips_mma",
+       "thread 133 leaves out a product of the rare path",
+       {only(of_thread(skip(Op::kMma), kConsumerThread), 0)},
+       ReportKind::kCollective,
+       {"warp 4 (consumer 0)", "mma", "warp_scores.cuh"}},
       {"registers",
        "consumers ask for 240 registers",
        {add(skip(Op::kSetMaxRegisters), 8)},
        ReportKind::kRegisterBudget,
        {"wait for 240 registers", "setmaxnreg"}},
+      {"no_grid_wait",
+       "the scheduler draws a tile without waiting for the grid that clears the counter",
+       {skip(Op::kGridWait)},
+       ReportKind::kMissingGridWait,
+       {"warp 1 (scheduler)", "workspace + 0", "atomic"}},
   };
 }
 
@@ -112,22 +147,22 @@ std::vector<PlantedBug> copy_bugs() {
   return {
       {"too_many_bytes_announced",
        "16 bytes more of V are announced than its boxes have",
-       {add(skip(Op::kBarrierExpect, "v_full[0]"), 16)},
+       {add(skip(Op::kBarrierExpect, "v_full[1]"), 16)},
        ReportKind::kWrongByteCount,
-       {"v_full[0]: phase 0, 0 of 1 arrivals and 16 bytes to come"}},
+       {"v_full[1]: phase 0, 0 of 1 arrivals and 16 bytes to come"}},
       {"too_few_bytes_announced",
        "16 bytes less of V are announced than its boxes have",
-       {add(skip(Op::kBarrierExpect, "v_full[0]"), -16)},
+       {add(skip(Op::kBarrierExpect, "v_full[1]"), -16)},
        ReportKind::kWrongByteCount,
-       {"v_full[0] gets 16 bytes more in phase 0"}},
+       {"v_full[1] gets 16 bytes more in phase 0"}},
       {"missing_box",
        "Q's box is not loaded",
        {only(skip(Op::kTmaLoad, "q[1]"), 0)},
        ReportKind::kWrongByteCount,
        {"q_full[1]: phase 0, 0 of 1 arrivals and 8192 bytes to come"}},
       {"box_loaded_twice",
-       "K's box is loaded twice",
-       {only(repeat(skip(Op::kTmaLoad, "k[0]")), 0)},
+       "K's first box is loaded twice, and comes after the second",
+       {only(repeat(skip(Op::kTmaLoad, "k[0]")), 0), only(delay(skip(Op::kTmaLoad, "k[0]"), 1'000), 0)},
        ReportKind::kWrongByteCount,
        {"k_full[0] gets 16384 bytes more"}},
       {"no_wait_for_k",
@@ -136,40 +171,55 @@ std::vector<PlantedBug> copy_bugs() {
        ReportKind::kCopyRace,
        {"16 bytes at k[0]", "a copy is under way", "consumer", "wgmma"}},
       {"wrong_parity",
-       "consumers wait for V's first stage, which comes late, with the other parity",
-       {add(skip(Op::kBarrierWait, "v_full[0]"), 1), late("v[0]")},
+       "consumers wait for V's second stage, which comes late, with the other parity",
+       {add(skip(Op::kBarrierWait, "v_full[1]"), 1), late("v[1]")},
        ReportKind::kCopyRace,
-       {"16 bytes at v[0]", "a copy is under way", "consumer", "wgmma"}},
+       {"16 bytes at v[1]", "a copy is under way", "consumer", "wgmma"}},
+      {"no_wait_for_landing",
+       "the clean-up warp does not wait for V, which comes late",
+       {skip(Op::kBarrierWait, "v_landed[0]"), late("v[0]")},
+       ReportKind::kCopyRace,
+       {"at v[0]", "a copy is under way"}},
+      {"no_wait_for_q_empty",
+       "the next tile's Q, which comes late, is loaded while this one's is in use",
+       {skip(Op::kBarrierWait, "q_empty[0]"), only(late("q[0]"), 2)},
+       ReportKind::kCopyRace,
+       {"at q[0]", "a copy is under way"}},
       {"no_wait_for_o_full",
-       "the store thread does not wait for O, nor anything else for it: Q, in its place, comes late",
-       {skip(Op::kBarrierWait, "o_full[0]"), late("q[0]")},
+       "the store warp does not wait for O; Q, in its place, comes late",
+       {skip(Op::kBarrierWait, "o_full[0]"), late("q[0]"), slow_stores()},
        ReportKind::kCopyRace,
-       {"16 bytes at q[0]", "store 0", "tma_store"}},
+       {"16 bytes at q[0]", "a copy is under way", "warp 3 (store)", "tma_store"}},
+      {"no_wait_for_read",
+       "the store warp gives Q's place back while O is still read; the next Q comes late",
+       {skip(Op::kBulkWaitRead), slow_stores(), late("q")},
+       ReportKind::kCopyRace,
+       {"at q[", "a copy is under way", "warp 3 (store)"}},
+      {"no_fence_of_o",
+       "a thread hands its part of O over without a fence towards the copy engine",
+       {of_thread(skip(Op::kFenceProxy), kConsumerThread)},
+       ReportKind::kMissingProxyFence,
+       {"at q[0]", "warp 3 (store)", "tma_store"}},
+      {"no_fence_of_v",
+       "the clean-up warp hands V over without a fence towards wgmma",
+       {skip(Op::kFenceProxy, "", "clean_tiles")},
+       ReportKind::kMissingProxyFence,
+       {"at v[0]", "consumer", "wgmma"}},
       {"slot_not_written",
        "the scheduler hands over a tile slot it has not written",
        {skip(Op::kStoreShared, "tile_slot[0] + 16")},
        ReportKind::kUnwrittenRead,
        {"16 bytes at tile_slot[0] + 16", "load_shared"}},
       {"no_commit",
-       "the store of the last O is not committed",
-       {only(skip(Op::kBulkCommit), 2)},
+       "the last store of O is not committed",
+       {only(skip(Op::kBulkCommit), kStores - 1)},
        ReportKind::kUnfinishedAtExit,
        {"store", "bulk_commit() has not closed"}},
       {"no_wait_for_stores",
-       "the store threads do not wait for the last store",
-       {only(skip(Op::kBulkWaitRead), 2), skip(Op::kBulkWait)},
+       "the store warp does not wait for the last store",
+       {only(skip(Op::kBulkWaitRead), kStores - 1), skip(Op::kBulkWait)},
        ReportKind::kUnfinishedAtExit,
        {"store", "may still read shared memory"}},
-      {"no_wait_for_read",
-       "the store threads give Q's place back while O is still read",
-       {skip(Op::kBulkWaitRead)},
-       ReportKind::kCopyRace,
-       {"store", "at q[", "a copy is under way"}},
-      {"no_fence",
-       "O is handed over without a fence towards the copy engine",
-       {of_thread(skip(Op::kFenceProxy), kConsumerThread)},
-       ReportKind::kMissingProxyFence,
-       {"at q[0]", "tma_store", "whose writer has not called fence_proxy_async_shared()"}},
       {"negative_row",
        "O is stored 200 rows further up",
        {add(skip(Op::kTmaStore), -200)},
@@ -187,8 +237,8 @@ std::vector<PlantedBug> product_bugs() {
        ReportKind::kTouchedAccumulator,
        {"consumer", "softmax.cuh", "reads a register of a wgmma"}},
       {"no_wait_for_o",
-       "O is rescaled and P overwritten before P V is done",
-       {only(skip(Op::kWgmmaWait, "", "attend_blocks"), 1)},
+       "O is rescaled and P overwritten before the last P V but one is done",
+       {only(skip(Op::kWgmmaWait, "", "operator()"), kTiles * (kKeyBlocks - 1) - 1)},
        ReportKind::kTouchedAccumulator,
        {"consumer", "was written between the wgmma and this wait"}},
       {"no_wait_for_last_product",
@@ -223,17 +273,17 @@ std::vector<PlantedBug> product_bugs() {
        {"outside of shared memory", "wgmma"}},
       {"lse_out_of_bounds",
        "LSE is stored 4 KB further on",
-       {add(skip(Op::kStoreGlobal), 4096)},
+       {add(skip(Op::kStoreGlobal, "", "finish_rows"), 4096)},
        ReportKind::kOutOfBounds,
-       {"4 bytes at lse + ", "store_lse"}},
+       {"4 bytes at lse + ", "finish_rows"}},
       {"misaligned_slot",
        "the tile slot is written 4 bytes further on",
        {add(skip(Op::kStoreShared, "tile_slot[0]"), 4)},
        ReportKind::kMisaligned,
-       {"tile_slot[0] + 4 is not a multiple of 16", "scheduler"}},
+       {"tile_slot[0] + 68 is not a multiple of 16", "scheduler"}},
       {"slot_over_barrier",
        "the second word of the tile slot is written over q_full",
-       {add(skip(Op::kStoreShared, "tile_slot[0] + 16"), 16)},
+       {add(skip(Op::kStoreShared, "tile_slot[0] + 16"), 240)},
        ReportKind::kBarrierMisuse,
        {"16 bytes at q_full[0] are an mbarrier's"}},
   };
@@ -251,12 +301,19 @@ const std::vector<PlantedBug>& planted_bugs() {
   return bugs;
 }
 
-ForwardProblem planted_problem() {
-  ForwardProblem problem;
-  problem.nheads_q = problem.nheads_k = 3;
-  problem.seqlen_q = 128;
-  problem.seqlen_k = 700;
+optest::Problem planted_problem() {
+  optest::Problem problem = dense_problem(kInstance, kInstance.block_m(), 900, kTiles);
+  problem.seqused_k = {890};
   return problem;
+}
+
+const optest::Inputs& planted_inputs() {
+  static const optest::Inputs inputs = [] {
+    optest::Inputs made = optest::random_inputs(planted_problem(), 1);
+    grow_scores(planted_problem(), kInstance, [](int64_t row) { return row % 64 == 5; }, 20, made);
+    return made;
+  }();
+  return inputs;
 }
 
 }  // namespace tandem::model

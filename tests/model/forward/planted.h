@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/machine.h"
-#include "forward/problem.h"
+#include "problem.h"
 
 namespace tandem::model {
 
@@ -19,7 +19,9 @@ struct PlantedBug {
 
 const std::vector<PlantedBug>& planted_bugs();
 
-// Large enough for every stage to be used three times, and for three tiles to one block.
-ForwardProblem planted_problem();
+// Large enough for every stage to be used twice, and for three tiles to one block; with keys at the end that are not
+// used, so that V is cleaned, and rows whose scores grow, so that the rare path of the softmax is taken.
+optest::Problem planted_problem();
+const optest::Inputs& planted_inputs();
 
 }  // namespace tandem::model

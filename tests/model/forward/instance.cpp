@@ -1,0 +1,49 @@
+#include "forward/instance.h"
+
+#include "sm90/forward/kernel.cuh"
+#include "sm90/forward/traits.h"
+
+namespace tandem::model {
+namespace {
+
+template <typename Traits>
+void name_everything(Names& names) {
+  constexpr bool kOncePerWarp = true;
+  names.mbarrier("q_full", Traits::kQFull, Traits::kConsumers, kOncePerWarp);
+  names.mbarrier("q_empty", Traits::kQEmpty, Traits::kConsumers, kOncePerWarp);
+  names.mbarrier("o_full", Traits::kOFull, Traits::kConsumers, kOncePerWarp);
+  names.mbarrier("k_full", Traits::kKFull, Traits::kKStages, kOncePerWarp);
+  names.mbarrier("k_empty", Traits::kKEmpty, Traits::kKStages, kOncePerWarp);
+  names.mbarrier("v_full", Traits::kVFull, Traits::kVStages, kOncePerWarp);
+  names.mbarrier("v_landed", Traits::kVLanded, Traits::kVStages, kOncePerWarp);
+  names.mbarrier("v_empty", Traits::kVEmpty, Traits::kVStages, kOncePerWarp);
+  names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kOncePerWarp);
+  names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kOncePerWarp);
+  names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kConsumers);
+  names.shared("k", Traits::kSmemK, Traits::KTile::kBytes, Traits::kKStages);
+  names.shared("v", Traits::kSmemV, Traits::VTile::kBytes, Traits::kVStages);
+  names.shared("tile_slot", Traits::kTileSlots, Traits::kTileSlotBytes, Traits::kTileStages);
+  names.named_barrier("turn", sm90::kTurnBarrier, Traits::kConsumers);
+  names.named_barrier("epilogue", Traits::kEpilogueBarrier, Traits::kConsumers);
+  names.warp_role("load", 0, 1);
+  names.warp_role("scheduler", 1, 1);
+  names.warp_role("clean-up", 2, 1);
+  names.warp_role("store", 3, 1);
+  for (int w = 0; w < Traits::kConsumers; ++w) names.warp_role("consumer " + std::to_string(w), 4 + 4 * w, 4);
+}
+
+template <typename Traits>
+ForwardInstance instance_of() {
+  return {Traits::kThreads, Traits::kSmemBytes,
+          [](const sm90::ForwardParams& params) { sm90::forward_kernel<Traits>(params); }, name_everything<Traits>};
+}
+
+}  // namespace
+
+template <>
+ForwardInstance forward_instance<TANDEM_MODEL_ROW>(DType dtype) {
+  return dtype == DType::kBf16 ? instance_of<sm90::ForwardTraits<Bf16, TANDEM_MODEL_ROW>>()
+                               : instance_of<sm90::ForwardTraits<Fp16, TANDEM_MODEL_ROW>>();
+}
+
+}  // namespace tandem::model

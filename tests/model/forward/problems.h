@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "problem.h"
+#include "sm90/forward/tiles.h"
+
+// Attention problems for the model, in terms of an instance's tiles.
+namespace tandem::model {
+
+// One instance of the forward kernel: a row of sm90::kForwardTiles and an element type.
+struct InstanceId {
+  int row = 0;
+  int32_t dtype = TANDEM_BF16;
+
+  const sm90::ForwardTiles& tiles() const { return sm90::kForwardTiles[row]; }
+  int block_m() const { return tiles().consumers * 64; }
+  int block_n() const { return tiles().block_n; }
+  std::string name() const;  // "bf16_192_128"
+};
+std::vector<InstanceId> forward_instances();
+
+// Of the instance's own head dims.
+optest::Problem dense_problem(const InstanceId& instance, int64_t seqlen_q, int64_t seqlen_k, int64_t nheads = 1);
+
+// Sequences of these lengths with rows between, before and after them that belong to none.
+optest::Problem packed_problem(const InstanceId& instance, const std::vector<int32_t>& lengths_q,
+                               const std::vector<int32_t>& lengths_k, int64_t nheads = 1);
+
+// Row intervals of every head and batch entry: row i sees keys [lo, hi), as `interval` says of (head, i).
+struct Interval {
+  int32_t lo, hi;
+};
+void set_intervals(optest::Problem& problem, const std::function<Interval(int64_t head, int64_t row)>& interval);
+
+// Makes the scores of the rows that `grows` names grow from each block of keys to the next, in the order in which
+// kernels visit them, the last block first: by so many powers of two. Those of all other rows stay small. Dense
+// problems of one batch entry.
+void grow_scores(const optest::Problem& problem, const InstanceId& instance, const std::function<bool(int64_t)>& grows,
+                 double exponent, optest::Inputs& inputs);
+
+}  // namespace tandem::model
