@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,11 +27,18 @@ DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
 FLOATS = tuple(name for name in DTYPE_NUMBERS if name != "int32")
 LSE_DTYPES = ("float32", "float64")
 
+_ITEMSIZES = dict(zip(DTYPE_NAMES, (8, 4, 2, 2, 1, 1, 4), strict=True))
+
 # NumPy types of the same size, for memory of types that NumPy lacks.
 _STORAGE = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 _DLPACK_CPU = (1, 3)  # kDLCPU; kDLCUDAHost: pinned memory, which the CPU reads like any other
 _DLPACK_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
+_DEFAULT_STREAM = 1  # DLPack's number of CUDA's legacy default stream, on which Tandem runs what is not torch's
+
+# What a Hopper kernel reads in place: bases and strides are multiples of this, strides neither 0 nor too long [10].
+_TMA_ALIGNMENT_BYTES = 16
+_TMA_MAX_STRIDE_BYTES = 1 << 40
 
 
 @runtime_checkable
@@ -81,6 +89,14 @@ def operand(
     raise TypeError(f"{name} must be a NumPy array or an object with __dlpack__, not {type(value).__name__}")
 
 
+def gpu_reads_in_place(address: int, itemsize: int, shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the GPU's copy engine can address such a tensor, whose last axis has the stride 1."""
+    if address % _TMA_ALIGNMENT_BYTES != 0:
+        return False
+    steps = [step * itemsize for step, size in zip(stride[:-1], shape[:-1], strict=True) if size != 1]
+    return all(step % _TMA_ALIGNMENT_BYTES == 0 and 0 < step < _TMA_MAX_STRIDE_BYTES for step in steps)
+
+
 def integers(name: str, value: object) -> Operand:
     """An int32 array; a list or tuple of ints is converted."""
     if isinstance(value, (list, tuple)):
@@ -121,14 +137,22 @@ def allocate(shape: tuple[int, ...], dtype: int, like: Operand) -> Operand:
     if like.device[0] == _core.CPU:
         return _host_operand("out", np.empty(shape, numpy_dtype(name)), dtype, False, True)
     namespace = _namespace(like)
-    return operand("out", namespace.empty(shape, dtype=getattr(namespace, name)), (name,), writable=True)
+    if not hasattr(namespace, name):
+        raise UnsupportedError(f"{namespace.__name__} has no {name}; pass out, or out_dtype for another type")
+    result = operand("out", namespace.empty(shape, dtype=getattr(namespace, name)), (name,), writable=True)
+    if result.device != like.device:
+        raise InvalidArgumentError(
+            f"{namespace.__name__} makes arrays on CUDA device {result.device[1]}, but the inputs are on "
+            f"{like.device[1]}; make that one its current device, or pass out"
+        )
+    return result
 
 
 def allocate_workspace(nbytes: int, alignment: int, like: Operand) -> tuple[Any, int]:
     """(owner, address) of scratch memory on the device of `like`, which is not the CPU."""
     namespace = _namespace(like)
     owner = namespace.empty((nbytes + alignment,), dtype=namespace.uint8)
-    address = _core.View(_capsule(owner), True).data
+    address = _core.View(_capsule(owner, on_gpu=True), True).data
     return owner, -(-address // alignment) * alignment
 
 
@@ -161,7 +185,8 @@ def _describe(value: Operand) -> str:
 def _namespace(like: Operand) -> Any:
     if not hasattr(like.owner, "__array_namespace__"):
         raise UnsupportedError(
-            "results on a GPU need inputs with __array_namespace__, such as CuPy's; pass out instead"
+            "results on a GPU need inputs with __array_namespace__, such as CuPy's; tensors of "
+            "PyTorch go to tandem.torch"
         )
     return like.owner.__array_namespace__()
 
@@ -204,24 +229,37 @@ def _dlpack_operand(name: str, value: Array, allowed: tuple[str, ...], contiguou
     kind, ordinal = value.__dlpack_device__()
     if int(kind) not in _DLPACK_CPU + _DLPACK_CUDA:
         raise UnsupportedError(f"{name} lives on a device of DLPack type {int(kind)}; allowed: CPU and CUDA")
-    if int(kind) in _DLPACK_CUDA:
+    on_gpu = int(kind) in _DLPACK_CUDA
+    if on_gpu:
         # Says why a GPU cannot serve before anything is exported or allocated there.
         _core.backend_select(_core.BACKEND_AUTO, (_core.CUDA, ordinal))
     try:
-        view = _core.View(_capsule(value), writable)
+        view = _core.View(_capsule(value, on_gpu), writable)
     except TypeError as error:
         raise InvalidArgumentError(f"{name}: {error}") from None
     _require_dtype(name, DTYPE_NAMES.get(view.dtype) or str(getattr(value, "dtype", "unknown to Tandem")), allowed)
     if int(kind) in _DLPACK_CPU:
         return _host_operand(name, _array_over(view), view.dtype, contiguous, writable)
+    itemsize = _ITEMSIZES[view.dtype]
+    last_axis = len(view.shape) == 0 or view.shape[-1] == 1 or view.stride[-1] == 1
+    in_place = last_axis and gpu_reads_in_place(view.data, itemsize, view.shape, view.stride)
+    if contiguous and not writable and not in_place and hasattr(value, "__array_namespace__"):
+        return _dlpack_operand(name, _contiguous_copy(value), allowed, False, False)
     return Operand(value, (_core.CUDA, ordinal), _core.Tensor(view.data, view.dtype, view.shape, view.stride))
 
 
-def _capsule(value: Any) -> Any:
+def _contiguous_copy(value: Any) -> Any:
+    copy = value.__array_namespace__().empty(value.shape, dtype=value.dtype)
+    copy[...] = value
+    return copy
+
+
+def _capsule(value: Any, on_gpu: bool) -> Any:
+    stream = {"stream": _DEFAULT_STREAM} if on_gpu else {}
     try:
-        return value.__dlpack__(max_version=(1, 0))
+        return value.__dlpack__(max_version=(1, 0), **stream)
     except TypeError:  # a producer older than DLPack 1.0
-        return value.__dlpack__()
+        return value.__dlpack__(**stream)
 
 
 @dataclass(frozen=True)

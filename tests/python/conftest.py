@@ -20,6 +20,20 @@ settings.load_profile("tandem")
 CPU_BACKENDS = ("reference", "tiled")
 
 
+def _why_no_gpu() -> str:
+    from tandem import _core
+
+    available, reason = _core.backend_available(_core.BACKEND_SM90, (_core.CUDA, 0))
+    return "" if available else reason
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `cuda` are skipped where no GPU can serve; with TANDEM_REQUIRE_GPU=1 they fail."""
+    reason = _why_no_gpu() if item.get_closest_marker("cuda") else ""
+    if reason:
+        (pytest.fail if os.environ.get("TANDEM_REQUIRE_GPU") == "1" else pytest.skip)(reason)
+
+
 @pytest.fixture(params=CPU_BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -256,6 +256,14 @@ class FakeGpuArray(Exporter):
 
     def __init__(self, array: Array) -> None:
         super().__init__(array, device=(2, 3))
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __dlpack__(self, *, stream: int) -> Any:
+        assert stream == 1  # the default stream, on which the library will read
+        return self._array.__dlpack__()
+
+    def __setitem__(self, where: Any, values: FakeGpuArray) -> None:
+        self._array[where] = values._array
 
     def __array_namespace__(self) -> Any:
         return FakeGpuNamespace
@@ -287,6 +295,25 @@ def test_a_gpu_call_stays_on_the_gpu_of_its_inputs(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(tandem.InvalidArgumentError, match="k is on the CPU but q is on CUDA device 3"):
         tandem.attention(x, np.zeros((1, 2, 1, 8), np.float32), x)
+
+
+def test_what_a_gpu_cannot_address_is_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(_arrays._core, "backend_select", lambda requested, device: _core.BACKEND_SM90)
+    monkeypatch.setitem(_call._OPERATIONS, "forward", (seen.update, lambda **arguments: (0, 1)))
+    memory = np.zeros(1024, np.float32)
+    memory = memory[-memory.ctypes.data % 16 // 4 :]
+    x = FakeGpuArray(memory[:64].reshape(1, 4, 2, 8))
+    views = {
+        "base": memory[1:65].reshape(1, 4, 2, 8),
+        "expanded": np.lib.stride_tricks.as_strided(memory, (1, 4, 2, 8), (0, 0, 0, 4)),
+        "last axis": memory[:64].reshape(1, 4, 8, 2).swapaxes(2, 3),
+    }
+    for name, view in views.items():
+        tandem.attention(x, FakeGpuArray(view), x)
+        assert seen["q"].data == x._array.ctypes.data
+        assert seen["k"].data != view.ctypes.data, name
+        assert seen["k"].stride == (64, 16, 8, 1), name
 
 
 def test_other_devices_are_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tandem import _core
+from tandem._arrays import gpu_reads_in_place
 from tandem.errors import InvalidArgumentError
 
 DTYPES: dict[torch.dtype, int] = {
@@ -20,10 +21,6 @@ DTYPES: dict[torch.dtype, int] = {
     torch.int32: _core.INT32,
 }
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-
-# What a Hopper kernel reads in place: bases and strides are multiples of this, strides neither 0 nor too long.
-TMA_ALIGNMENT_BYTES = 16
-TMA_MAX_STRIDE_BYTES = 1 << 40
 
 
 def view(name: str, tensor: torch.Tensor) -> _core.Tensor:
@@ -47,10 +44,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _aligned_for_tma(tensor: torch.Tensor) -> bool:
-    if tensor.data_ptr() % TMA_ALIGNMENT_BYTES != 0:
-        return False
-    strides = [s * tensor.itemsize for s, n in zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True) if n != 1]
-    return all(s % TMA_ALIGNMENT_BYTES == 0 and 0 < s < TMA_MAX_STRIDE_BYTES for s in strides)
+    return gpu_reads_in_place(tensor.data_ptr(), tensor.itemsize, tensor.shape, tensor.stride())
 
 
 @cache
