@@ -4,8 +4,9 @@
 #
 #   tools/gpu_python.sh pack BUILD                      where libtandem was built in BUILD: writes BUILD/python_gpu
 #   tools/gpu_python.sh test BUILD [PYTEST_OPTION...]   where the GPU is, with BUILD/python_gpu there
+#   tools/gpu_python.sh eager BUILD [OPTION...]         after test: bench/eager_overhead.py --device cuda
 #
-# pack puts the installed libtandem, the shared libraries that it needs beyond the system's, and nanobind (of $PYTHON,
+# pack puts the installed libtandem, the command line if it was built, Highway's library, and nanobind (of $PYTHON,
 # python3 by default) into BUILD/python_gpu. test compiles the module (python/) against them, with the python3 that has
 # torch and the headers of Python, and runs the tests marked `cuda`; a GPU that is missing is a failure. ($PYTHON names
 # another python3.)
@@ -25,6 +26,8 @@ pack() { # BUILD
   library=$(echo "$folder"/install/lib*/libtandem.so)
   hwy=$(ldd "$library" | sed -n 's/.*libhwy\.so[^ ]* => \([^ ]*\) .*/\1/p')
   [ -z "$hwy" ] || cp -L "$hwy" "$(dirname "$library")/$(objdump -p "$library" | sed -n 's/ *NEEDED *\(libhwy.*\)/\1/p')"
+  mkdir "$folder/install/bin"
+  [ ! -x "$1/cli/tandem" ] || install -s "$1/cli/tandem" "$folder/install/bin"
   cp -r "$("$python" -c 'import nanobind, pathlib; print(pathlib.Path(nanobind.__file__).parent)')" "$folder/nanobind"
   find "$folder" -name __pycache__ -exec rm -rf {} +
   du -sh "$folder"
@@ -42,11 +45,12 @@ build_module() {
   cp "$folder"/module/_core.*.so "$site/"
 }
 
-run_tests() { # PYTEST_OPTION...
-  local library
+run_python() { # ARGUMENT...
+  local library program=$PWD/$folder/install/bin/tandem
   library=$(dirname "$(echo "$PWD/$folder"/install/lib*/libtandem.so)")
+  [ ! -x "$program" ] || export TANDEM_CLI=$program
   TANDEM_REQUIRE_GPU=1 LD_LIBRARY_PATH=$library${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONPATH=$PWD/$folder/site \
-    PYTHONDONTWRITEBYTECODE=1 "$python" -m pytest -q -p no:cacheprovider -m cuda --durations=5 "$@" tests/python
+    PYTHONDONTWRITEBYTECODE=1 "$python" "$@"
 }
 
 case $command in
@@ -54,7 +58,8 @@ case $command in
   test)
     [ -d "$folder/install" ] || { echo "gpu_python: $folder/install is missing: run 'tools/gpu_python.sh pack' first" >&2; exit 1; }
     build_module
-    run_tests "${@:3}"
+    run_python -m pytest -q -p no:cacheprovider -m cuda --durations=5 "${@:3}" tests/python/test_cuda_*.py
     ;;
+  eager) run_python bench/eager_overhead.py --device cuda "${@:3}" ;;
   *) usage ;;
 esac
