@@ -30,8 +30,10 @@ def _why_no_gpu() -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked `cuda` are skipped where no GPU can serve; with TANDEM_REQUIRE_GPU=1 they fail."""
     reason = _why_no_gpu() if item.get_closest_marker("cuda") else ""
+    if reason and os.environ.get("TANDEM_REQUIRE_GPU") == "1":
+        pytest.fail(reason, pytrace=False)
     if reason:
-        (pytest.fail if os.environ.get("TANDEM_REQUIRE_GPU") == "1" else pytest.skip)(reason)
+        pytest.skip(reason)
 
 
 @pytest.fixture(params=CPU_BACKENDS)
