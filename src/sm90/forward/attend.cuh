@@ -32,6 +32,16 @@ struct ConsumerState {
   PipelineState<Traits::kVStages> v_pipe;
 };
 
+// What a consumer keeps of a work tile while it is at it; the rest it reads from the slot.
+template <typename Traits>
+struct ConsumerTile {
+  TileSlot<Traits> slot;
+  ConsumerBlocks blocks;
+  int above, below;  // blocks that only other consumers visit, before this one's and after
+  int q;             // number of Q's place
+  TANDEM_DEVICE bool visits() const { return blocks.begin < blocks.end; }
+};
+
 // Ping-pong: one warpgroup issues its matrix products while the others are at their exponentials. HAZARD: all take as
 // many turns, or one waits for ever.
 template <typename Traits>
@@ -46,10 +56,10 @@ TANDEM_DEVICE void pass_turn(int w) {
 
 // S = Q K^T. (64, kHeadDim) x (kBlockN, kHeadDim)^T
 template <typename Traits>
-TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int w, int stage) {
+TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int q, int stage) {
   using QTile = typename Traits::QTile;
   using KTile = typename Traits::KTile;
-  const uint32_t q_offset = static_cast<uint32_t>(w) * QTile::kBytes;
+  const uint32_t q_offset = static_cast<uint32_t>(q) * QTile::kBytes;
   const uint32_t k_offset = static_cast<uint32_t>(stage) * KTile::kBytes;
   TANDEM_UNROLL
   for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
@@ -77,12 +87,12 @@ TANDEM_DEVICE void issue_pv(float (&acc_o)[Traits::kHeadDimV / 2], const uint32_
 // What this thread's rows see; only masked blocks ask. Rows past the sequence's end, whose results are dropped, see
 // all: a row that sees nothing in its first blocks takes the rare path of the lazy softmax when it first does.
 template <typename Traits>
-TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardParams& params, TileSlot<Traits> slot,
-                                     const ConsumerBlocks& blocks, int w) {
-  if (blocks.full_begin == blocks.begin && blocks.full_end == blocks.end) return;
-  const TilePlace place = slot.place();
-  const TileRows rows = slot.rows();
-  const int k_len = slot.keys().k_len;
+TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardParams& params,
+                                     const ConsumerTile<Traits>& tile, int w) {
+  if (tile.blocks.full_begin == tile.blocks.begin && tile.blocks.full_end == tile.blocks.end) return;
+  const TilePlace place = tile.slot.place();
+  const TileRows rows = tile.slot.rows();
+  const int k_len = tile.slot.keys().k_len;
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = place.first_row + w * kFragmentRows + fragment_row(half);
@@ -106,8 +116,8 @@ TANDEM_DEVICE void transform_and_mask(ConsumerState<Traits>& state, const Forwar
 // again, by this warp alone, from Q and K as they lie in shared memory. P, the block's sums and O of the rows that have
 // outgrown are made anew; those of other rows stay as they are, bit for bit [12].
 template <typename Traits>
-TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2], float scale_log2, int w) {
-  const WarpScores<Traits> scores(w, state.k_pipe.index);
+TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2], float scale_log2, int q) {
+  const WarpScores<Traits> scores(q, state.k_pipe.index);
   const bool grown[2] = {quad_any(outgrown(sum[0])), quad_any(outgrown(sum[1]))};
   float maximum[2] = {-INFINITY, -INFINITY};
   TANDEM_NO_UNROLL
@@ -148,14 +158,14 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
 // S to P of a block whose keys all rows see, against the references as they are. `finish_product` waits for the P V
 // under way; K is kept until no score is needed again.
 template <typename Traits, typename FinishProduct>
-TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, int w,
+TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, int q,
                                 const FinishProduct& finish_product) {
   using Element = typename Traits::Element;
   float sum[2];
   exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, state.rows.reference, scale_log2, sum,
                                           finish_product);
   if (ptx::any_sync(outgrown(sum[0]) || outgrown(sum[1]))) {
-    raise_references(state, sum, scale_log2, w);
+    raise_references(state, sum, scale_log2, q);
     pack_a_fragments<Element, 0>(state.frag_p, state.acc_s);
   }
   release(Traits::kKEmpty, state.k_pipe);
@@ -179,36 +189,73 @@ TANDEM_DEVICE void exact_softmax(ConsumerState<Traits>& state, float scale_log2,
   pack_a_fragments<Element, Traits::kBlockN / 16 - Traits::kPackLag>(state.frag_p, state.acc_s);
 }
 
-// Blocks that this consumer does not visit.
+// A block's K, or V, that only other consumers visit: unread. K's takes a turn, as it does for them.
+template <typename Traits>
+TANDEM_DEVICE void skip_k(ConsumerState<Traits>& state, int w) {
+  take_turn<Traits>(w);
+  pass_turn<Traits>(w);
+  wait(Traits::kKFull, state.k_pipe);
+  release(Traits::kKEmpty, state.k_pipe);
+  state.k_pipe.advance();
+}
+template <typename Traits>
+TANDEM_DEVICE void skip_v(ConsumerState<Traits>& state) {
+  wait(Traits::kVFull, state.v_pipe);
+  release(Traits::kVEmpty, state.v_pipe);
+  state.v_pipe.advance();
+}
 template <typename Traits>
 TANDEM_DEVICE void skip_blocks(ConsumerState<Traits>& state, int count, int w) {
   TANDEM_NO_UNROLL
   for (int i = 0; i < count; ++i) {
-    take_turn<Traits>(w);
-    pass_turn<Traits>(w);
-    wait(Traits::kKFull, state.k_pipe);
-    release(Traits::kKEmpty, state.k_pipe);
-    wait(Traits::kVFull, state.v_pipe);
-    release(Traits::kVEmpty, state.v_pipe);
-    state.k_pipe.advance();
-    state.v_pipe.advance();
+    skip_k(state, w);
+    skip_v(state);
   }
 }
 
-// The first key block of a tile: there is no P yet whose product could run beside it.
-template <typename Traits>
-TANDEM_DEVICE void first_block(ConsumerState<Traits>& state, const ForwardParams& params, TileSlot<Traits> slot,
-                               const ConsumerBlocks& blocks, int w) {
+// S of a tile's first key block and, if kWithLast, O += P V of the last block of the tile before. `under` is done while
+// they run; then both are complete.
+template <typename Traits, bool kWithLast, typename Under>
+TANDEM_DEVICE void first_product(ConsumerState<Traits>& state, const ConsumerTile<Traits>& tile, int w,
+                                 const Under& under) {
   wait(Traits::kKFull, state.k_pipe);
   take_turn<Traits>(w);
   ptx::wgmma_fence();
-  issue_qk<Traits>(state.acc_s, w, state.k_pipe.index);
+  issue_qk<Traits>(state.acc_s, tile.q, state.k_pipe.index);
+  if constexpr (kWithLast) {
+    wait(Traits::kVFull, state.v_pipe);
+    issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+  }
   pass_turn<Traits>(w);
-  find_visible_keys(state.visible, params, slot, blocks, w);
+  under();
   ptx::wgmma_wait<0>();
   ptx::wgmma_fence_operand(state.acc_s);
   release(Traits::kKEmpty, state.k_pipe);
   state.k_pipe.advance();
+  if constexpr (kWithLast) {
+    ptx::wgmma_fence_operand(state.acc_o);
+    release(Traits::kVEmpty, state.v_pipe);
+    state.v_pipe.advance();
+  }
+}
+
+// O += P V of the last block of a tile, on its own.
+template <typename Traits, typename Under>
+TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const Under& under) {
+  wait(Traits::kVFull, state.v_pipe);
+  ptx::wgmma_fence();
+  issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+  under();
+  ptx::wgmma_wait<0>();
+  ptx::wgmma_fence_operand(state.acc_o);
+  release(Traits::kVEmpty, state.v_pipe);
+  state.v_pipe.advance();
+}
+
+// P of a tile's first key block.
+template <typename Traits>
+TANDEM_DEVICE void first_softmax(ConsumerState<Traits>& state, const ForwardParams& params,
+                                 const ConsumerBlocks& blocks) {
   if (blocks.full_end < blocks.end || blocks.full_begin == blocks.full_end) {
     transform_and_mask(state, params, blocks.end - 1);
   }
@@ -217,14 +264,14 @@ TANDEM_DEVICE void first_block(ConsumerState<Traits>& state, const ForwardParams
 
 // Key blocks from n_block down to `last`: S of this one under P V of the one before.
 template <typename Traits, bool kMasked>
-TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardParams& params, int& n_block, int last,
-                                 int w) {
+TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardParams& params, int q, int& n_block,
+                                 int last, int w) {
   TANDEM_NO_UNROLL
   for (; n_block >= last; --n_block) {
     wait(Traits::kKFull, state.k_pipe);
     take_turn<Traits>(w);
     ptx::wgmma_fence();
-    issue_qk<Traits>(state.acc_s, w, state.k_pipe.index);
+    issue_qk<Traits>(state.acc_s, q, state.k_pipe.index);
     wait(Traits::kVFull, state.v_pipe);
     issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
     pass_turn<Traits>(w);
@@ -236,7 +283,7 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
       release(Traits::kVEmpty, state.v_pipe);
     };
     if constexpr (Traits::kLazy && !kMasked) {
-      lazy_softmax(state, params.scale_log2, w, finish_product);
+      lazy_softmax(state, params.scale_log2, q, finish_product);
     } else {
       release(Traits::kKEmpty, state.k_pipe);
       if constexpr (kMasked) transform_and_mask(state, params, n_block);
@@ -245,6 +292,18 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
     state.k_pipe.advance();
     state.v_pipe.advance();
   }
+}
+
+// All key blocks of a tile, whose first S is there; the last P V is left to come.
+template <typename Traits>
+TANDEM_DEVICE void attend_tile(ConsumerState<Traits>& state, const ForwardParams& params,
+                               const ConsumerTile<Traits>& tile, int w) {
+  const ConsumerBlocks& blocks = tile.blocks;
+  first_softmax(state, params, blocks);
+  int n_block = blocks.end - 2;
+  attend_blocks<Traits, true>(state, params, tile.q, n_block, blocks.full_end, w);
+  attend_blocks<Traits, false>(state, params, tile.q, n_block, blocks.full_begin, w);
+  attend_blocks<Traits, true>(state, params, tile.q, n_block, blocks.begin, w);
 }
 
 }  // namespace tandem::sm90

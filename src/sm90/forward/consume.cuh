@@ -8,48 +8,110 @@
 #include "sm90/forward/traits.h"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/mbarrier.cuh"
+#include "sm90/tile/pipeline.cuh"
 
 // A consumer warpgroup: its part of each work tile.
 namespace tandem::sm90 {
 
-// Consumer w of one work tile. Key blocks run from the last to the first; those that only other consumers visit are
-// released unread.
+// One consumer on its way from tile to tile. A tile is open while its last P V is still to come. If it can, it closes
+// it together with the first S of the next tile: Q must have two stages, and of the blocks between at most one may be
+// other consumers'. HAZARD: V of the last block waits in its stage meanwhile, and the load thread comes no further than
+// the other stage.
 template <typename Traits>
-TANDEM_DEVICE void consume_tile(ConsumerState<Traits>& state, const ForwardParams& params, TileSlot<Traits> slot,
-                                int w) {
-  const TileKeys tile = slot.keys();
-  const ConsumerBlocks blocks = slot.blocks(w);
-  skip_blocks(state, tile.end - blocks.end, w);
-  clear(state.acc_o);
-  reset(state.rows);
-  if (blocks.begin < blocks.end) {
-    first_block(state, params, slot, blocks, w);
-    int n_block = blocks.end - 2;
-    attend_blocks<Traits, true>(state, params, n_block, blocks.full_end, w);
-    attend_blocks<Traits, false>(state, params, n_block, blocks.full_begin, w);
-    attend_blocks<Traits, true>(state, params, n_block, blocks.begin, w);
-    last_product(state, params, slot, w);
-  } else {
-    finish_rows(state, params, slot, w);
+class Consumer {
+ public:
+  TANDEM_DEVICE Consumer(const ForwardParams& params, int w) : params_(params), w_(w) {}
+
+  TANDEM_DEVICE void run() {
+    if (w_ == Traits::kConsumers - 1) pass_turn<Traits>(w_);  // consumer 0 begins
+    ConsumerTile<Traits> tile = no_tile();
+    bool open = false;
+    for (;;) {
+      if (Traits::kQStages == 1 && open) {
+        close(tile);
+        open = false;
+      }
+      if (!reader_.next()) break;
+      const ConsumerTile<Traits> next = receive();
+      if (Traits::kQStages > 1 && open && tile.below == 0 && next.visits() && next.above <= 1) {
+        close_and_begin(tile, next);
+      } else {
+        if (open) close(tile);
+        begin(next);
+      }
+      tile = next;
+      open = tile.visits();
+      if (open) attend_tile(state_, params_, tile, w_);
+    }
+    if (open) close(tile);
+    if (w_ == 0) take_turn<Traits>(w_);  // the turn that the last consumer has passed last
   }
-  skip_blocks(state, blocks.begin - tile.begin, w);
-  hand_over_o(state, w);
-}
+
+ private:
+  TANDEM_DEVICE static ConsumerTile<Traits> no_tile() { return {TileSlot<Traits>(0), {0, 0, 0, 0}, 0, 0, 0}; }
+
+  // The tile that has come, with its Q.
+  TANDEM_DEVICE ConsumerTile<Traits> receive() {
+    const TileSlot<Traits> slot = reader_.slot();
+    const TileKeys keys = slot.keys();
+    const ConsumerBlocks blocks = slot.blocks(w_);
+    const int q = q_pipe_.index * Traits::kConsumers + w_;
+    ptx::mbarrier_wait(barrier_at(Traits::kQFull, q), q_pipe_.phase);
+    q_pipe_.advance();
+    return {slot, blocks, keys.end - blocks.end, blocks.begin - keys.begin, q};
+  }
+
+  // The tile's first S, or all of a tile that shows this consumer no key.
+  TANDEM_DEVICE void begin(const ConsumerTile<Traits>& tile) {
+    skip_blocks(state_, tile.above, w_);
+    clear_results();
+    if (tile.visits()) {
+      first_product<Traits, false>(state_, tile, w_, [&] { find_visible_keys(state_.visible, params_, tile, w_); });
+    } else {
+      finish_rows(state_, params_, tile.slot, w_);
+      hand_over(tile);
+    }
+  }
+
+  // The last P V of a tile, and its results.
+  TANDEM_DEVICE void close(const ConsumerTile<Traits>& tile) {
+    last_product<Traits>(state_, [&] { finish_rows(state_, params_, tile.slot, w_); });
+    skip_blocks(state_, tile.below, w_);
+    hand_over(tile);
+  }
+
+  TANDEM_DEVICE void close_and_begin(const ConsumerTile<Traits>& tile, const ConsumerTile<Traits>& next) {
+    if (next.above == 1) skip_k(state_, w_);
+    first_product<Traits, true>(state_, next, w_, [&] {
+      finish_rows(state_, params_, tile.slot, w_);
+      find_visible_keys(state_.visible, params_, next, w_);
+    });
+    if (next.above == 1) skip_v(state_);
+    hand_over(tile);
+    clear_results();
+  }
+
+  TANDEM_DEVICE void hand_over(const ConsumerTile<Traits>& tile) {
+    hand_over_o(state_, tile.q, w_);
+    reader_.release_by_warp();
+  }
+
+  TANDEM_DEVICE void clear_results() {
+    clear(state_.acc_o);
+    reset(state_.rows);
+  }
+
+  const ForwardParams& params_;
+  const int w_;
+  ConsumerState<Traits> state_;
+  TileReader<Traits> reader_;
+  PipelineState<Traits::kQStages> q_pipe_;
+};
 
 // Warpgroup w of the consumers.
 template <typename Traits>
 TANDEM_DEVICE void consume(const ForwardParams& params, int w) {
-  ConsumerState<Traits> state;
-  TileReader<Traits> reader;
-  uint32_t q_phase = 0;
-  if (w == Traits::kConsumers - 1) pass_turn<Traits>(w);  // consumer 0 begins
-  while (reader.next()) {
-    ptx::mbarrier_wait(barrier_at(Traits::kQFull, w), q_phase);
-    consume_tile(state, params, reader.slot(), w);
-    q_phase ^= 1;
-    reader.release_by_warp();
-  }
-  if (w == 0) take_turn<Traits>(w);  // the turn that the last consumer has passed last
+  Consumer<Traits>(params, w).run();
 }
 
 }  // namespace tandem::sm90

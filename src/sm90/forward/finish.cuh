@@ -40,30 +40,16 @@ TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams
   }
 }
 
-// P V of the last key block, and LSE under it.
-template <typename Traits>
-TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const ForwardParams& params, TileSlot<Traits> slot,
-                                int w) {
-  wait(Traits::kVFull, state.v_pipe);
-  ptx::wgmma_fence();
-  issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
-  finish_rows(state, params, slot, w);
-  ptx::wgmma_wait<0>();
-  ptx::wgmma_fence_operand(state.acc_o);
-  release(Traits::kVEmpty, state.v_pipe);
-  state.v_pipe.advance();
-}
-
 // O to the place of Q, for the store warp.
 template <typename Traits>
-TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, int w) {
+TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, int q, int w) {
   clear_empty_rows(state.acc_o, state.rows);
   ptx::named_barrier_sync(Traits::kEpilogueBarrier + w, ptx::kWarpgroupThreads);  // every warp's wgmmas have read Q
   store_accumulator<typename Traits::Element, typename Traits::OTile>(
-      Traits::kSmemQ + static_cast<uint32_t>(w) * Traits::QTile::kBytes, state.acc_o, state.rows.normalizer);
+      Traits::kSmemQ + static_cast<uint32_t>(q) * Traits::QTile::kBytes, state.acc_o, state.rows.normalizer);
   ptx::fence_proxy_async_shared();
   ptx::warp_sync();
-  ptx::mbarrier_arrive_if(barrier_at(Traits::kOFull, w), ptx::lane_index() == 0);
+  ptx::mbarrier_arrive_if(barrier_at(Traits::kOFull, q), ptx::lane_index() == 0);
 }
 
 }  // namespace tandem::sm90

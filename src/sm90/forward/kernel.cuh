@@ -17,28 +17,29 @@
 // query rows each. A work tile is one m_block of one head; a block draws the next from a counter while it works on this
 // one.
 //
-//   load thread   | K2 | Q V2 | K1 | V1 | K0 | V0 | next tile's K ...          TMA, as stages fall free
-//   consumer 0    | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | PV0 | O to shared memory
-//   consumer 1         | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | PV0 | O ...
-//   store warp                                                                           | TMA store of O
+//   load thread   | K2 | K1 V2 | K0 V1 | V0 | the next tile's K ...                 TMA, as stages fall free
+//   consumer 0    | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | S' PV0 | O to shared memory | ...
+//   consumer 1         | S2 | softmax 2 | S1 PV2 | softmax 1 | S0 PV1 | softmax 0 | S' PV0 | O ...
+//   store warp                                                                                             | O
 //
 // The consumers take turns on the tensor cores (ping-pong): S of a block and P V of the block before are issued
 // together, and the softmax of one consumer runs under the products of the others; inside each, softmax i begins under
-// P V of block i + 1. traits.h has the barrier table, docs/SCHEDULE.md the budgets.
+// P V of block i + 1. Where Q has two stages, S' is the first S of the next tile. traits.h has the barrier table,
+// docs/SCHEDULE.md the budgets.
 //
-// traits.h, tiles.h  what an instance is       schedule.cuh  scheduler warp    consume.cuh  a consumer's tile
-// params.h           one launch's problem      produce.cuh   load thread       attend.cuh   a consumer's key blocks
-// work.cuh           what a work tile is       clean.cuh     clean-up warp     finish.cuh   the end of its tile
+// traits.h, tiles.h  what an instance is       schedule.cuh  scheduler warp    consume.cuh  a consumer's tiles
+// params.h           one launch's problem      load.cuh      load thread       attend.cuh   a tile's key blocks
+// work.cuh           what a work tile is       clean.cuh     clean-up warp     finish.cuh   the end of a tile
 //                                              store.cuh     store warp
 namespace tandem::sm90 {
 
 template <typename Traits>
 TANDEM_DEVICE void init_barriers() {
   constexpr int kConsumerWarps = Traits::kConsumers * 4;
-  for (int w = 0; w < Traits::kConsumers; ++w) {
-    ptx::mbarrier_init(barrier_at(Traits::kQFull, w), 1);
-    ptx::mbarrier_init(barrier_at(Traits::kQEmpty, w), 1);
-    ptx::mbarrier_init(barrier_at(Traits::kOFull, w), 4);
+  for (int q = 0; q < Traits::kQPlaces; ++q) {
+    ptx::mbarrier_init(barrier_at(Traits::kQFull, q), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kQEmpty, q), 1);
+    ptx::mbarrier_init(barrier_at(Traits::kOFull, q), 4);
   }
   for (int stage = 0; stage < Traits::kKStages; ++stage) {
     ptx::mbarrier_init(barrier_at(Traits::kKFull, stage), 1);

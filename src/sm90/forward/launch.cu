@@ -42,13 +42,14 @@ Status encode_maps(const ForwardPlan& plan, ForwardParams* params) {
 
 // The work counter, and a packed problem's sequences.
 Status launch_prepare(PrepareParams params, bool packed, ForwardWorkspace* workspace, cudaStream_t stream) {
-  if (!packed) {
-    return to_status(cudaMemsetAsync(workspace, 0, sizeof(*workspace), stream), "clearing the workspace");
-  }
-  void* arguments[] = {&params};
-  return to_status(cudaLaunchKernel(reinterpret_cast<const void*>(&prepare_kernel), dim3(1), dim3(kPrepareThreads),
-                                    arguments, kPrepareSmemBytes, stream),
-                   "the kernel that prepares the forward");
+  void* packed_arguments[] = {&params};
+  void* dense_arguments[] = {&workspace};
+  const cudaError_t error = packed
+                                ? cudaLaunchKernel(reinterpret_cast<const void*>(&prepare_kernel), dim3(1),
+                                                   dim3(kPrepareThreads), packed_arguments, kPrepareSmemBytes, stream)
+                                : cudaLaunchKernel(reinterpret_cast<const void*>(&reset_kernel), dim3(1), dim3(1),
+                                                   dense_arguments, 0, stream);
+  return to_status(error, "the kernel that prepares the forward");
 }
 
 // May begin while the preparing kernel still runs: the scheduler warps wait for it.
@@ -79,9 +80,13 @@ Status prepare_forward() {
       TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row)));
     }
   }
-  cudaFuncAttributes attributes;
-  return to_status(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&prepare_kernel)),
-                   "loading the kernel that prepares the forward");
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&prepare_kernel), reinterpret_cast<const void*>(&reset_kernel)}) {
+    cudaFuncAttributes attributes;
+    TANDEM_RETURN_IF_ERROR(
+        to_status(cudaFuncGetAttributes(&attributes, kernel), "loading the kernel that prepares the forward"));
+  }
+  return Status::ok();
 }
 
 Status launch_forward(const AttentionProblem& problem) {

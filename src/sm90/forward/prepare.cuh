@@ -133,6 +133,12 @@ TANDEM_DEVICE int blocks_before(int m_blocks, int rank, int& offset) {
   return before;
 }
 
+// A dense problem needs the counter only. One thread.
+TANDEM_KERNEL reset_kernel(ForwardWorkspace* workspace) {
+  ptx::launch_dependent_grid();
+  ptx::store_global(&workspace->next_tile, uint32_t{0});
+}
+
 TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kPrepareThreads, 1) prepare_kernel(const TANDEM_GRID_CONSTANT PrepareParams params) {
   if (ptx::thread_rank() == 0) ptx::check_dynamic_shared_base();
   ptx::launch_dependent_grid();

@@ -13,8 +13,10 @@
 #include "sm90/ptx/global.cuh"
 #include "sm90/ptx/grid_dependency.cuh"
 #include "sm90/ptx/warp.cuh"
+#include "sm90/tile/load_tile.cuh"
+#include "sm90/tile/pipeline.cuh"
 
-// The scheduler warp: draws work tiles and works out which n_blocks they visit.
+// The scheduler warp: draws work tiles, works out which n_blocks they visit, and loads their Q.
 namespace tandem::sm90 {
 
 // Where a work tile lies: its sequence and its place there.
@@ -29,14 +31,15 @@ TANDEM_DEVICE int used_length(const int* seqused, int64_t stride, int batch, int
 }
 
 TANDEM_DEVICE TileOrigin dense_origin(const ForwardParams& params, int index) {
-  const BasicWorkTile<int> work = work_tile(index, params.m_blocks, params.nheads_q, params.batch, params.order);
-  const int batch = work.batch;
+  const BasicWorkTile<uint32_t> work =
+      work_tile(static_cast<uint32_t>(index), params.m_blocks, params.nheads_q, params.batch, params.order);
+  const int batch = static_cast<int>(work.batch);
   TileOrigin origin{};
   origin.sequence.q_rows = params.seqlen_q;
   origin.sequence.q_len = used_length(params.seqused_q, params.seqused_q_stride, batch, params.seqlen_q);
   origin.sequence.k_len = used_length(params.seqused_k, params.seqused_k_stride, batch, params.seqlen_k);
-  origin.m_block = work.m_block;
-  origin.head = work.head;
+  origin.m_block = static_cast<int>(work.m_block);
+  origin.head = static_cast<int>(work.head);
   origin.batch = batch;
   return origin;
 }
@@ -64,9 +67,10 @@ TANDEM_DEVICE TileOrigin packed_origin(const ForwardParams& params, int index) {
   origin.sequence = {first.word[0],  first.word[1],  first.word[2],  first.word[3],
                      second.word[0], second.word[1], second.word[2], second.word[3]};
   const int in_sequence = index - origin.sequence.block_begin * params.nheads_q;
-  const BasicWorkTile<int> work = work_tile(in_sequence, origin.sequence.m_blocks, params.nheads_q, 1, params.order);
-  origin.m_block = work.m_block;
-  origin.head = work.head;
+  const BasicWorkTile<uint32_t> work =
+      work_tile(static_cast<uint32_t>(in_sequence), origin.sequence.m_blocks, params.nheads_q, 1, params.order);
+  origin.m_block = static_cast<int>(work.m_block);
+  origin.head = static_cast<int>(work.head);
   return origin;
 }
 
@@ -79,6 +83,15 @@ TANDEM_DEVICE int warp_min(int value) {
 }
 TANDEM_DEVICE int warp_max(int value) {
   return -warp_min(-value);
+}
+
+// Over the first four lanes, for them.
+TANDEM_DEVICE int first_lanes_min(int value) {
+  value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), 1)));
+  return min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), 2)));
+}
+TANDEM_DEVICE int first_lanes_max(int value) {
+  return -first_lanes_min(-value);
 }
 
 // What rows [first_row, first_row + kRows) see where interval arrays narrow the mask: each lane looks at every 32nd.
@@ -130,14 +143,15 @@ TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, cons
 // The slot's words about keys. Each lane brings its bounds.
 template <typename Traits>
 TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot) {
+  static_assert(Traits::kConsumers < 4);
   const int lane = ptx::lane_index();
   const BasicTileBounds<int> bounds = lane_bounds<Traits>(params, origin);
   BasicBlockRange<int> range = block_range(bounds, Traits::kBlockN);
   const bool visits = lane < Traits::kConsumers && !range.empty();
-  const int begin = warp_min(visits ? range.begin : INT32_MAX);
-  const int end = warp_max(visits ? range.end : 0);
-  const int all_full_begin = warp_max(lane < Traits::kConsumers ? range.full_begin : 0);
-  const int all_full_end = warp_min(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
+  const int begin = first_lanes_min(visits ? range.begin : INT32_MAX);
+  const int end = first_lanes_max(visits ? range.end : 0);
+  const int all_full_begin = first_lanes_max(lane < Traits::kConsumers ? range.full_begin : 0);
+  const int all_full_end = first_lanes_min(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
 
   // Transformed scores take the loop that masks.
   if (params.transform != ScoreTransform::kNone) range.full_begin = range.full_end = range.end;
@@ -167,14 +181,48 @@ TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& or
 }
 
 template <typename Traits>
-TANDEM_DEVICE void send_tile(const ForwardParams& params, int index, TileSlot<Traits> slot) {
-  const TileOrigin origin = params.sequences == nullptr ? dense_origin(params, index) : packed_origin(params, index);
-  send_blocks<Traits>(params, origin, slot);
-  if (ptx::lane_index() == 0) {
-    const PackedSequence& sequence = origin.sequence;
-    slot.set(TilePlace{1, origin.m_block * Traits::kBlockM, origin.head, origin.batch});
-    slot.set(TileRows{sequence.q_begin, sequence.q_len, sequence.q_rows, sequence.k_begin});
+TANDEM_DEVICE void send_place(const TileOrigin& origin, TileSlot<Traits> slot) {
+  if (ptx::lane_index() != 0) return;
+  const PackedSequence& sequence = origin.sequence;
+  slot.set(TilePlace{1, origin.m_block * Traits::kBlockM, origin.head, origin.batch});
+  slot.set(TileRows{sequence.q_begin, sequence.q_len, sequence.q_rows, sequence.k_begin});
+}
+
+// Each consumer's Q, when the O that went before has left its place.
+template <typename Traits>
+TANDEM_DEVICE void load_q(const ForwardParams& params, const TileOrigin& origin,
+                          PipelineState<Traits::kQStages> q_pipe) {
+  using Tile = typename Traits::QTile;
+  const int row = origin.sequence.q_begin + origin.m_block * Traits::kBlockM;
+  TANDEM_NO_UNROLL
+  for (int w = 0; w < Traits::kConsumers; ++w) {
+    const int q = q_pipe.index * Traits::kConsumers + w;
+    ptx::mbarrier_wait(barrier_at(Traits::kQEmpty, q), q_pipe.phase ^ 1);
+    if (ptx::lane_index() == 0) {
+      load_tile<Tile>(Traits::kSmemQ + static_cast<uint32_t>(q) * Tile::kBytes, &params.q,
+                      barrier_at(Traits::kQFull, q), row + w * 64, origin.head, origin.batch);
+    }
   }
+}
+
+template <typename Traits>
+TANDEM_DEVICE void publish(PipelineState<Traits::kTileStages> pipe) {
+  ptx::warp_sync();
+  ptx::mbarrier_arrive_if(barrier_at(Traits::kTileFull, pipe.index), ptx::lane_index() == 0);
+}
+
+// A work tile to everybody. Q goes ahead if it has a place of its own; else its place is free only when this tile is
+// the only one, and K and V must not wait for that.
+template <typename Traits>
+TANDEM_DEVICE void send_tile(const ForwardParams& params, int index, PipelineState<Traits::kTileStages> pipe,
+                             PipelineState<Traits::kQStages> q_pipe) {
+  const TileSlot<Traits> slot(pipe.index);
+  const TileOrigin origin = params.sequences == nullptr ? dense_origin(params, index) : packed_origin(params, index);
+  if constexpr (Traits::kQStages > 1) load_q<Traits>(params, origin, q_pipe);
+  send_place<Traits>(origin, slot);
+  send_blocks<Traits>(params, origin, slot);
+  publish<Traits>(pipe);
+  if constexpr (Traits::kQStages == 1) load_q<Traits>(params, origin, q_pipe);
 }
 
 // The next work tile's number. Whoever prepared the counter has ended by then.
@@ -198,22 +246,18 @@ TANDEM_DEVICE int count_tiles(const ForwardParams& params) {
 template <typename Traits>
 TANDEM_DEVICE void schedule_tiles(const ForwardParams& params) {
   PipelineState<Traits::kTileStages> pipe;
+  PipelineState<Traits::kQStages> q_pipe;
   const int tiles = count_tiles(params);
   int index = ptx::block_index();
-  for (;;) {
-    const TileSlot<Traits> slot(pipe.index);
-    if (index < tiles) {
-      send_tile<Traits>(params, index, slot);
-    } else if (ptx::lane_index() == 0) {
-      slot.set(TilePlace{});
-    }
-    ptx::warp_sync();
-    ptx::mbarrier_arrive_if(barrier_at(Traits::kTileFull, pipe.index), ptx::lane_index() == 0);
-    if (index >= tiles) return;
+  while (index < tiles) {
+    send_tile<Traits>(params, index, pipe, q_pipe);
     pipe.advance();
+    q_pipe.advance();
     acquire(Traits::kTileEmpty, pipe);
     index = draw_tile(params);
   }
+  if (ptx::lane_index() == 0) TileSlot<Traits>(pipe.index).set(TilePlace{});
+  publish<Traits>(pipe);
 }
 
 }  // namespace tandem::sm90

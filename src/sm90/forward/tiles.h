@@ -9,6 +9,7 @@ struct ForwardTiles {
   int headdim_v;  // of V and O
   int consumers;  // warpgroups of 64 query rows
   int block_n;    // keys of a block
+  int q_stages;   // 2: the next tile's Q comes while this one is worked on, and its first S runs under the last P V
   int k_stages;
   int v_stages;
   bool ping_pong;  // consumers take turns on the tensor cores
@@ -18,12 +19,12 @@ struct ForwardTiles {
 
 // From the smallest: a problem runs in the first that covers both its head dims.
 constexpr ForwardTiles kForwardTiles[] = {
-    {64, 64, 3, 128, 3, 2, true, true, 4},     //
-    {96, 96, 2, 128, 3, 2, true, true, 1},     //
-    {128, 128, 2, 128, 3, 2, true, true, 1},   //
-    {192, 128, 2, 128, 2, 2, true, false, 4},  //
-    {192, 192, 2, 96, 2, 2, true, false, 3},   //
-    {256, 256, 2, 64, 2, 2, false, false, 4},
+    {64, 64, 3, 128, 2, 3, 2, true, true, 4},     //
+    {96, 96, 2, 128, 2, 3, 2, true, true, 1},     //
+    {128, 128, 2, 128, 2, 3, 2, true, true, 1},   //
+    {192, 128, 2, 128, 1, 2, 2, true, false, 4},  //
+    {192, 192, 2, 96, 1, 2, 2, true, false, 3},   //
+    {256, 256, 2, 64, 1, 2, 2, false, false, 4},
 };
 constexpr int kForwardTilesCount = sizeof(kForwardTiles) / sizeof(kForwardTiles[0]);
 

@@ -9,21 +9,21 @@
 // One instance of the forward kernel: its tile, its roles, its shared memory and its barriers. No CUDA in here: the
 // launcher, the host model and the tests read the same numbers. docs/SCHEDULE.md gives the budgets behind them.
 //
-// Barriers. w: consumer warpgroup; s: stage; t: slot of a work tile; N: consumers. "warps": one arrival of each, by
-// lane 0.
+// Barriers. w: consumer warpgroup; q: Q's place, of a stage and a consumer; s: stage; t: slot of a work tile; N:
+// consumers. "warps": one arrival of each, by lane 0.
 //
 // clang-format off
 // | name         | kind     | a phase needs   | who arrives                            | who waits                        |
 // | ------------ | -------- | --------------- | -------------------------------------- | -------------------------------- |
-// | q_full[w]    | mbarrier | 1 and Q's bytes | load thread, copy engine               | consumer w, once a tile          |
-// | q_empty[w]   | mbarrier | 1               | store warp: O has left                 | load thread, before the next Q   |
+// | q_full[q]    | mbarrier | 1 and Q's bytes | scheduler warp, copy engine            | consumer w, once a tile          |
+// | q_empty[q]   | mbarrier | 1               | store warp: O has left                 | scheduler warp, before the next Q|
+// | o_full[q]    | mbarrier | 4 warps         | consumer w: O lies in Q's place        | store warp                       |
 // | k_full[s]    | mbarrier | 1 and K's bytes | load thread, copy engine               | consumers                        |
 // | k_empty[s]   | mbarrier | 4 N warps       | consumers: S is done                   | load thread                      |
 // | v_full[s]    | mbarrier | 1 and V's bytes | load thread, copy engine; of a block   | consumers                        |
 // |              |          | (or 1 alone)    | that is cleaned, the clean-up warp     |                                  |
 // | v_landed[s]  | mbarrier | 1 and V's bytes | load thread, copy engine, if cleaned   | clean-up warp                    |
 // | v_empty[s]   | mbarrier | 4 N warps       | consumers: P V is done                 | load thread                      |
-// | o_full[w]    | mbarrier | 4 warps         | consumer w: O lies in Q's place        | store warp                       |
 // | tile_full[t] | mbarrier | 1               | scheduler warp: the slot is set        | everybody else                   |
 // | tile_empty[t]| mbarrier | 4 N + 3 warps   | everybody else, at the end of the tile | scheduler warp                   |
 // | turn + w     | named    | 256 threads     | consumer w syncs, w - 1 arrives        | consumer w, before its wgmmas    |
@@ -44,12 +44,14 @@ struct ForwardTraits {
   static constexpr int kConsumers = kTiles.consumers;
   static constexpr int kBlockM = kConsumers * 64;
   static constexpr int kBlockN = kTiles.block_n;
+  static constexpr int kQStages = kTiles.q_stages;
+  static constexpr int kQPlaces = kQStages * kConsumers;  // number stage * kConsumers + w
   static constexpr int kKStages = kTiles.k_stages;
   static constexpr int kVStages = kTiles.v_stages;
   static constexpr bool kPingPong = kTiles.ping_pong;
   static constexpr bool kLazy = kTiles.lazy;
   static constexpr int kPackLag = kTiles.pack_lag;
-  static constexpr int kTileStages = 2;  // work tiles under way
+  static constexpr int kTileStages = 2;  // work tiles under way: one, and the next
   static constexpr int kEpilogueBarrier = kTurnBarrier + kConsumers;
 
   // The file's 64 K registers, in steps of 8 a thread: what the launch gives each warpgroup, moved by setmaxnreg.
@@ -69,14 +71,14 @@ struct ForwardTraits {
   // Addresses in the shared window, of the first of each kind.
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
   static constexpr uint32_t kSmemQ = kBase;
-  static constexpr uint32_t kSmemK = kSmemQ + kConsumers * QTile::kBytes;
+  static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * QTile::kBytes;
   static constexpr uint32_t kSmemV = kSmemK + kKStages * KTile::kBytes;
   static constexpr uint32_t kTileSlots = kSmemV + kVStages * VTile::kBytes;
   static constexpr uint32_t kTileSlotBytes = 128;
   static constexpr uint32_t kQFull = kTileSlots + kTileStages * kTileSlotBytes;
-  static constexpr uint32_t kQEmpty = kQFull + kConsumers * 8;
-  static constexpr uint32_t kOFull = kQEmpty + kConsumers * 8;
-  static constexpr uint32_t kKFull = kOFull + kConsumers * 8;
+  static constexpr uint32_t kQEmpty = kQFull + kQPlaces * 8;
+  static constexpr uint32_t kOFull = kQEmpty + kQPlaces * 8;
+  static constexpr uint32_t kKFull = kOFull + kQPlaces * 8;
   static constexpr uint32_t kKEmpty = kKFull + kKStages * 8;
   static constexpr uint32_t kVFull = kKEmpty + kKStages * 8;
   static constexpr uint32_t kVLanded = kVFull + kVStages * 8;

@@ -73,28 +73,34 @@ struct TileSlot {
   uint32_t address_;
 };
 
-// Walks the work tiles of a block, as each of the scheduler's readers does.
+// Walks the work tiles of a block, as each of the scheduler's readers does. At most kTileStages are open: come by
+// next() and not yet released.
 template <typename Traits>
 class TileReader {
  public:
   // Waits for the next tile; false: there is no more.
   TANDEM_DEVICE bool next() {
-    wait(Traits::kTileFull, pipe_);
+    wait(Traits::kTileFull, ahead_);
+    latest_ = ahead_.index;
+    ahead_.advance();
     return slot().place().valid != 0;
   }
-  TANDEM_DEVICE TileSlot<Traits> slot() const { return TileSlot<Traits>(pipe_.index); }
-  // A whole warp, or its only thread that reads: done with the tile.
+  // Of the tile that next() has brought.
+  TANDEM_DEVICE TileSlot<Traits> slot() const { return TileSlot<Traits>(latest_); }
+
+  // A whole warp, or its only thread that reads: done with the oldest tile that is open.
   TANDEM_DEVICE void release_by_warp() {
-    release(Traits::kTileEmpty, pipe_);
-    pipe_.advance();
+    release(Traits::kTileEmpty, oldest_);
+    oldest_.advance();
   }
   TANDEM_DEVICE void release_by_thread() {
-    ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, pipe_.index));
-    pipe_.advance();
+    ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, oldest_.index));
+    oldest_.advance();
   }
 
  private:
-  PipelineState<Traits::kTileStages> pipe_;
+  PipelineState<Traits::kTileStages> ahead_, oldest_;
+  int latest_ = 0;
 };
 
 }  // namespace tandem::sm90
