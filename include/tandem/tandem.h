@@ -124,7 +124,8 @@ typedef struct tandem_execution {
   int32_t sm_margin;     /* CUDA: SMs left free for other work; 0 elsewhere */
   int32_t needs_grad;    /* 1: the forward refuses what the backward cannot do [13] */
   int32_t deterministic; /* 1: the backward's results are bitwise equal on every run, or it refuses [12] */
-  int32_t checked;       /* 1: validate offsets, lengths and intervals by value (also: TANDEM_CHECK=1) [13] */
+  int32_t checked;       /* 1: validate offsets, lengths and intervals by value (also: TANDEM_CHECK=1) [13]. CUDA: this
+                            waits for the stream, so not while it is captured */
 } tandem_execution;
 
 /* ------------------------------------------------------------------------------------------------------------ masks */
