@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
@@ -27,6 +28,7 @@ boundaries = load_tool("check_boundaries")
 docs = load_tool("check_docs")
 cases = load_tool("case_table")
 figures = load_tool("figures")
+timeline_svg = load_tool("timeline_svg")
 
 
 def plant(root: Path, name: str, text: str) -> None:
@@ -195,3 +197,38 @@ def test_tile_table_shows_ratios_of_the_commit_timed_last() -> None:
     times = [("old", "as committed", 9.0), ("new", "as committed", 2.0), ("new", "kBlockM = 1", 3.0)]
     lines = [json.dumps({**where, "commit": commit, "variant": v, "ms_min": ms}) for commit, v, ms in times]
     assert figures.tile_table(lines).endswith("| as committed | 2.0 |\n| kBlockM = 1 | 1.50 |\n")
+
+
+def trace_event(phase: str, name: str, ts: int, **others: object) -> dict[str, object]:
+    return {"name": name, "ph": phase, "ts": ts, "pid": 0, "tid": 0, **others}
+
+
+TRACE = [
+    {"name": "thread_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": "consumer 0"}},
+    trace_event("X", "wait for turn[0]", 1, dur=9),
+    trace_event("b", "wgmma of consumer 0", 2, cat="async", id=3),
+    trace_event("e", "wgmma of consumer 0", 8, cat="async", id=3),
+]
+
+
+def test_timeline_is_drawn() -> None:
+    svg = timeline_svg.draw({"traceEvents": TRACE}, "a < b")
+    root = ElementTree.fromstring(svg)
+    titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["wait for turn[0], steps 1 to 10", "wgmma of consumer 0, steps 2 to 8"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        trace_event("X", "no duration", 3),
+        trace_event("X", "overlaps", 5, dur=20),
+        trace_event("b", "never ended", 5, cat="async", id=4),
+        trace_event("b", "no category", 5, id=4),
+        trace_event("X", "negative", -1, dur=1),
+        trace_event("Q", "no such phase", 1),
+    ],
+)
+def test_timeline_refuses_what_is_no_trace(event: dict[str, object]) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        timeline_svg.check_events([*TRACE, event])

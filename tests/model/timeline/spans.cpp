@@ -96,7 +96,8 @@ class Reader {
     if (event.thread / 32 % 4 != 0) return;
     const int warpgroup = event.thread / 128;
     const size_t row = row_of("tensor cores, " + names_.role(event.thread / 32));
-    products_[warpgroup].push_back({row, "wgmma", event.step});
+    // Perfetto gives asynchronous events of one name one track.
+    products_[warpgroup].push_back({row, "wgmma of " + names_.role(event.thread / 32), event.step});
     add(Span::Kind::kIssueProduct, role_row(event), "issue wgmma", event.step, event.step + 1);
     softmax_.erase(event.thread / 32);
   }
