@@ -1,6 +1,8 @@
 #include "api/run_checks.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
 
 #include "api/host_arrays.h"
@@ -27,6 +29,44 @@ Status check_address(const NamedTensor& named) {
                                            dtype_name(dtype_of(named))));
   }
   return Status::ok();
+}
+
+// The bytes that surely are the tensor's, counted from its first element: as far as elements follow without a gap. An
+// axis adds to them if its stride leaves none.
+uint64_t leading_bytes(const tandem_tensor& tensor) {
+  int64_t elements = 1;
+  std::array<bool, TANDEM_MAX_NDIM> added = {};
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (int axis = tensor.ndim - 1; axis >= 0; --axis) {
+      const int64_t stride = axis_stride(tensor, axis);
+      if (added[static_cast<size_t>(axis)] || stride > elements) continue;
+      elements += (tensor.shape[axis] - 1) * stride;
+      grows = added[static_cast<size_t>(axis)] = true;
+    }
+  }
+  return static_cast<uint64_t>(elements * dtype_bytes(static_cast<DType>(tensor.dtype)));
+}
+
+struct Memory {
+  const NamedTensor* named;
+  uintptr_t begin;
+  uint64_t leading_bytes;
+
+  bool has_begin_of(const Memory& other) const { return other.begin - begin < leading_bytes; }
+};
+
+// Finds what is certain: tensors with gaps may interleave, as slices of one buffer do.
+Status check_no_overlap(const Memory& output, const Memory& other) {
+  const bool output_is_later = other.has_begin_of(output);
+  if (!output_is_later && !output.has_begin_of(other)) return Status::ok();
+  const Memory& later = output_is_later ? output : other;
+  const Memory& earlier = output_is_later ? other : output;
+  const std::string where = later.begin == earlier.begin
+                                ? concat("equal to ", earlier.named->name, ".data")
+                                : concat(later.begin - earlier.begin, " bytes into ", earlier.named->name);
+  return Status::invalid_argument(
+      concat(later.named->name, ".data is ", where, "; ", output.named->name, " needs memory of its own"));
 }
 
 Status check_offset_values(const char* name, const Vector& offsets, int64_t batch, const char* rows_name,
@@ -100,15 +140,16 @@ Status check_scale_blocks(const char* name, const Scales& scales, int64_t longes
 }  // namespace
 
 Status check_memory(const NamedTensor* tensors, int count) {
+  std::vector<Memory> memory;
   for (const NamedTensor* named = tensors; named != tensors + count; ++named) {
-    if (occupies_memory(*named)) TANDEM_RETURN_IF_ERROR(check_address(*named));
+    if (!occupies_memory(*named)) continue;
+    TANDEM_RETURN_IF_ERROR(check_address(*named));
+    memory.push_back({named, reinterpret_cast<uintptr_t>(named->tensor->data), leading_bytes(*named->tensor)});
   }
-  for (const NamedTensor* output = tensors; output != tensors + count; ++output) {
-    if (output->access != Access::kOutput || !occupies_memory(*output)) continue;
-    for (const NamedTensor* other = tensors; other != tensors + count; ++other) {
-      if (other == output || !occupies_memory(*other) || other->tensor->data != output->tensor->data) continue;
-      return Status::invalid_argument(
-          concat(output->name, ".data is equal to ", other->name, ".data; an output needs memory of its own"));
+  for (const Memory& output : memory) {
+    if (output.named->access != Access::kOutput) continue;
+    for (const Memory& other : memory) {
+      if (&other != &output) TANDEM_RETURN_IF_ERROR(check_no_overlap(output, other));
     }
   }
   return Status::ok();

@@ -9,7 +9,8 @@
 // lengths.
 namespace tandem {
 
-// Tensors that have elements have an address, aligned to the element; and no output begins where another tensor does.
+// Tensors that have elements have an address, aligned to the element; and no output overlaps another tensor where the
+// first elements of both show it.
 Status check_memory(const NamedTensor* tensors, int count);
 
 Status check_workspace(const Execution& exec, const Workspace& needed);

@@ -91,6 +91,49 @@ TEST(RunChecks, OutputsMustNotBeOneAnother) {
   EXPECT_EQ(tandem_backward(&params), TANDEM_OK) << tandem_last_error();
 }
 
+// A part of an output within another tensor, and a part of another tensor within an output.
+TEST(RunChecks, OutputsMustNotOverlapOtherTensors) {
+  std::vector<float> storage(4 * 24, 1.0f);
+  const auto at = [&](int64_t first) { return view(storage.data() + first, {1, 3, 2, 4}); };
+  ForwardParams params;
+  params.exec.backend = TANDEM_BACKEND_REFERENCE;
+  params.q = at(0);
+  params.k = at(24);
+  params.v = at(48);
+  const auto expect_overlap = [&](const std::string& argument, const std::vector<std::string>& words) {
+    EXPECT_EQ(tandem_forward(&params), TANDEM_INVALID_ARGUMENT);
+    expect_sentence(tandem_last_error(), argument, words);
+    EXPECT_EQ(storage, std::vector<float>(4 * 24, 1.0f));
+  };
+  params.out = at(71);
+  expect_overlap("out.data", {"92 bytes into v", "out needs memory of its own"});
+  params.v = at(72);
+  params.out = at(49);
+  expect_overlap("v.data", {"92 bytes into out", "out needs memory of its own"});
+  params.out = at(72);
+  expect_overlap("out.data", {"equal to v.data"});
+  params.v = view(storage.data() + 48, {1, 3, 2, 4}, {0, 0, 4, 1});  // broadcast: 8 elements
+  params.out = at(55);
+  expect_overlap("out.data", {"28 bytes into v"});
+  params.out = at(56);
+  EXPECT_EQ(tandem_forward(&params), TANDEM_OK) << tandem_last_error();
+}
+
+TEST(RunChecks, SlicesOfOneBufferMayInterleave) {
+  std::vector<float> storage(3 * 4 * 8);
+  const auto slice = [&](int64_t part) { return view(storage.data() + part * 8, {1, 3, 2, 4}, {0, 32, 4, 1}); };
+  ForwardParams params;
+  params.exec.backend = TANDEM_BACKEND_REFERENCE;
+  params.q = slice(0);
+  params.k = slice(1);
+  params.v = slice(2);
+  params.out = slice(3);
+  EXPECT_EQ(tandem_forward(&params), TANDEM_OK) << tandem_last_error();
+  params.out.data = storage.data() + 3 * 8 - 1;
+  EXPECT_EQ(tandem_forward(&params), TANDEM_INVALID_ARGUMENT);
+  expect_sentence(tandem_last_error(), "out.data", {"28 bytes into v"});
+}
+
 TEST(RunChecks, TensorsWithoutElementsNeedNoAddress) {
   ForwardParams params;
   params.exec.backend = TANDEM_BACKEND_REFERENCE;
