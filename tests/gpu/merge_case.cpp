@@ -128,7 +128,7 @@ MergeData::RowResult MergeData::expected_row(const MergeProblem& p, const Row& a
 
 std::string MergeData::fault_of_lse(const MergeProblem& p, const Row& at, const RowResult& want) const {
   const double got = load_element(p.lse.data, DType::kFp32, element_of(p.lse, at));
-  const double allowed = want.exact ? 0 : 1e-5 * std::max(1.0, std::abs(want.lse));
+  const double allowed = want.exact ? 0 : kWeightError + unit_in_last_place(DType::kFp32, want.lse);
   return is_near(got, want.lse, allowed) ? "" : different("lse", got, want.lse);
 }
 
