@@ -7,6 +7,10 @@ The ops torch.ops.tandem.attention and .attention_varlen always return (out, lse
 build serves every torch version. On Linux, torch and Tandem ask for the same libgomp.so.1, whichever is imported first:
 they share one OpenMP runtime, its threads, and what torch.set_num_threads says. A forked process, such as a worker of a
 DataLoader, runs Tandem on one thread.
+
+CUDA tensors run on torch's current stream of their device, with scratch memory of torch's allocator, and can be
+captured in CUDA graphs after one call there. What the GPU cannot read in place is copied or padded here. A GPU has the
+forward only: a call that records gradients is refused there, so use torch.no_grad() or torch.inference_mode().
 """
 
 from __future__ import annotations

@@ -234,11 +234,11 @@ with torch.inference_mode():
 
 
 @cache
-def _plain_keys(device_type: str) -> set[int]:
+def _plain_keys(device: torch.device) -> set[int]:
     """The dispatch keys of tensors that are memory and nothing else: no subclass, no lazy negation, not batched."""
-    plain = [torch.empty(0, device=device_type)]
+    plain = [torch.empty(0, device=device)]
     with torch.inference_mode():
-        plain.append(torch.empty(0, device=device_type))
+        plain.append(torch.empty(0, device=device))
     return {torch._C._dispatch_keys(t).raw_repr() for t in plain}
 
 
@@ -251,7 +251,7 @@ def _nobody_watches(first: Tensor, *others: Tensor | None) -> bool:
         or first.device.type not in ("cpu", "cuda")
     ):
         return False
-    plain = _plain_keys(first.device.type)
+    plain = _plain_keys(first.device)
     return all(t is None or torch._C._dispatch_keys(t).raw_repr() in plain for t in (first, *others))
 
 
