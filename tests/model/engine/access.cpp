@@ -30,7 +30,28 @@ void check_shared(const Caller& caller, const Block& block, uint32_t address, ui
 // Of bytes that are in bounds and no mbarrier's.
 void check_no_copy(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
   if (!block.shared.any(address, bytes, SharedMemory::State::kArriving)) return;
-  fail(caller, ReportKind::kCopyRace, bytes_at(bytes, address) + " of shared memory, to which a copy is under way");
+  fail(caller, ReportKind::kRace, bytes_at(bytes, address) + " of shared memory, to which a copy is under way");
+}
+
+// What an asynchronous operation reads stays as it is until those who have issued it have waited for it.
+void check_no_reader(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
+  const auto overlaps = [&](uint32_t begin, uint32_t end) { return address < end && address + bytes > begin; };
+  for (const auto& warpgroup : block.warpgroups) {
+    for (const ProductRead& read : warpgroup->products.reads) {
+      if (!overlaps(read.begin, read.end)) continue;
+      fail(caller, ReportKind::kRace,
+           bytes_at(bytes, address) + " of shared memory, which a wgmma of warpgroup " +
+               std::to_string(warpgroup->index) + " at " + where(read.site) +
+               " reads; not all its threads have waited for it");
+    }
+  }
+  for (const auto& group : block.unread_groups) {
+    for (const auto& [begin, end] : group->reads) {
+      if (!overlaps(begin, end)) continue;
+      fail(caller, ReportKind::kRace,
+           bytes_at(bytes, address) + " of shared memory, which a bulk store reads; nobody has waited for that");
+    }
+  }
 }
 
 void check_global(const Caller& caller, const void* pointer, size_t bytes) {
@@ -102,6 +123,7 @@ const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address,
 uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
   check_shared(caller, block, address, bytes);
   check_no_copy(caller, block, address, bytes);
+  check_no_reader(caller, block, address, bytes);
   block.shared.set_state(address, bytes, SharedMemory::State::kUnfenced);
   Machine::current().self().unfenced.push_back({&block, address, bytes});
   return block.shared.at(address);
@@ -127,9 +149,10 @@ uint8_t* write_shared_async(const Caller& caller, Block& block, uint32_t address
 }
 
 // Where a copy may not go is reported when it lands.
-void expect_copy(Block& block, uint32_t address, uint32_t bytes) {
+void expect_copy(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
   using State = SharedMemory::State;
   if (!block.shared.in_bounds(address, bytes) || block.shared.any(address, bytes, State::kBarrier)) return;
+  check_no_reader(caller, block, address, bytes);
   block.shared.set_state(address, bytes, State::kArriving);
 }
 

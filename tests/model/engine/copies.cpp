@@ -1,5 +1,6 @@
 // The copy engine: loads that complete on an mbarrier, stores and reductions that complete in groups.
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -69,7 +70,7 @@ void start_load(const Caller& caller, const Load& load, Write write) {
   for (Block* block : destinations(caller, load.blocks)) {
     find_mbarrier(*thread, *block, load.barrier, op, site);
     ++block->loads_in_flight;
-    expect_copy(*block, load.smem, load.bytes);
+    expect_copy(caller, *block, load.smem, load.bytes);
     machine.schedule(machine.step_after(machine.options().copies) + load.delay, [=, &machine] {
       --block->loads_in_flight;
       write(issued_by(thread, op, site), *block);
@@ -86,14 +87,18 @@ void wake_store_waiters(Thread& thread) {
 
 // Reads shared memory at one later step, and writes global memory at another.
 template <typename Read, typename Write>
-void start_store(const Caller& caller, uint32_t smem, uint64_t delay, Read read, Write write) {
+void start_store(const Caller& caller, uint32_t smem, uint32_t bytes, uint64_t delay, Read read, Write write) {
   Machine& machine = Machine::current();
   Thread* thread = &machine.self();
   const Op op = caller.op;
   const Site site = caller.site;
   machine.record(*thread, op, Place::shared(smem), Moment::kBegin);
-  if (thread->open_bulk_group == nullptr) thread->open_bulk_group = std::make_shared<BulkGroup>();
+  if (thread->open_bulk_group == nullptr) {
+    thread->open_bulk_group = std::make_shared<BulkGroup>();
+    thread->block->unread_groups.push_back(thread->open_bulk_group);
+  }
   const std::shared_ptr<BulkGroup> group = thread->open_bulk_group;
+  group->reads.push_back({smem, smem + bytes});
   ++group->reading;
   ++group->writing;
   machine.schedule(machine.step_after(machine.options().copies) + delay, [=, &machine] {
@@ -154,7 +159,7 @@ void tma_store(const sm90::ptx::TensorMap& map, uint32_t smem, Coordinates corne
   check_store_corner(caller, corner);
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
-        caller, smem, verdict.delay, [box](const Caller& issuer) { return gather_box(issuer, box); },
+        caller, smem, box.bytes(), verdict.delay, [box](const Caller& issuer) { return gather_box(issuer, box); },
         [box](const Caller& issuer, const std::vector<uint8_t>& data) { store_box(issuer, box, data); });
   }
 }
@@ -182,7 +187,7 @@ void bulk_store(void* gmem, uint32_t smem, uint32_t bytes, Site site) {
   check_bulk(caller, smem, gmem, moved);
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
-        caller, smem, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
+        caller, smem, moved, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
           std::memcpy(write_global(issuer, gmem, moved), data.data(), moved);
         });
@@ -197,7 +202,7 @@ void bulk_reduce_add_f32(float* gmem, uint32_t smem, uint32_t bytes, Site site) 
   check_bulk(caller, smem, gmem, moved);
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
-        caller, smem, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
+        caller, smem, moved, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
           read_global(issuer, gmem, moved);
           write_global(issuer, gmem, moved);
@@ -228,6 +233,9 @@ void bulk_wait(int pending, bool read_only, Site site) {
   machine.record(thread, op, {}, Moment::kEnd);
   const auto count = static_cast<int>(thread.bulk_groups.size()) - pending;
   for (int i = 0; i < count; ++i) thread.bulk_groups[i]->read_waited = true;
+  auto& unread = thread.block->unread_groups;
+  unread.erase(std::remove_if(unread.begin(), unread.end(), [](const auto& group) { return group->read_waited; }),
+               unread.end());
   const auto finished = [](const BulkGroup& group) { return group.read_waited && group.writing == 0; };
   while (!thread.bulk_groups.empty() && finished(*thread.bulk_groups.front())) thread.bulk_groups.pop_front();
 }

@@ -47,6 +47,17 @@ std::string refusal(const MatrixDescriptor& d, bool mn_major, int extent) {
   return "";
 }
 
+AddressRange range_of(const MatrixDescriptor& d, bool mn_major, int extent) {
+  const auto width = static_cast<uint32_t>(d.swizzle_bytes);
+  const uint32_t atom = kAtomRows * width;
+  if (width == kChunkBytes) return {d.address, d.address + atom};
+  const uint32_t first = d.address / atom * atom;
+  const uint32_t spans = (static_cast<uint32_t>(extent) * 2 + width - 1) / width;
+  const uint32_t last = mn_major ? (spans - 1) * d.leading_bytes + d.stride_bytes
+                                 : static_cast<uint32_t>(extent - 1) / kAtomRows * d.stride_bytes;
+  return {first, first + last + atom};
+}
+
 uint32_t k_major_chunk(const MatrixDescriptor& d, int index, int k_byte) {
   const uint32_t atom = static_cast<uint32_t>(index / kAtomRows) * d.stride_bytes;
   const int row = index % kAtomRows;

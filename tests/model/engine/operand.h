@@ -31,6 +31,12 @@ struct MatrixDescriptor {
 // Empty, or what is wrong with a descriptor of an operand of `extent` rows (of M or N).
 std::string refusal(const MatrixDescriptor& descriptor, bool mn_major, int extent);
 
+// From where to where an operand of `extent` rows lies; a swizzled one, which begins at a whole repetition of the swizzle.
+struct AddressRange {
+  uint32_t begin, end;
+};
+AddressRange range_of(const MatrixDescriptor& descriptor, bool mn_major, int extent);
+
 // Where the 16-byte chunk lies that holds element (index of M or N, byte of K). K-major: 16 bytes of K of one index;
 // MN-major: 8 indices of one k.
 uint32_t k_major_chunk(const MatrixDescriptor& descriptor, int index, int k_byte);

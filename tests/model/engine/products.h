@@ -66,10 +66,20 @@ struct ThreadRegisters {
   bool fenced = false;
 };
 
+// Shared memory that a wgmma reads, until all threads of the warpgroup have waited for it.
+struct ProductRead {
+  uint32_t begin;
+  uint32_t end;
+  uint64_t group;
+  Site site;
+  int threads_to_wait = 128;
+};
+
 // A warpgroup's wgmmas under way: the groups they belong to, oldest first. They complete in order.
 struct Products {
   std::deque<uint64_t> groups;
   uint64_t last_ready = 0;  // step
+  std::vector<ProductRead> reads;
 };
 
 }  // namespace tandem::model

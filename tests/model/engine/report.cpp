@@ -9,7 +9,7 @@ const char* kind_name(ReportKind kind) {
     case ReportKind::kMissingWgmmaFence: return "missing wgmma fence";
     case ReportKind::kUnwrittenRead: return "unwritten read";
     case ReportKind::kMissingProxyFence: return "missing proxy fence";
-    case ReportKind::kCopyRace: return "copy race";
+    case ReportKind::kRace: return "race";
     case ReportKind::kMissingGridWait: return "missing grid wait";
     case ReportKind::kOutOfBounds: return "out of bounds";
     case ReportKind::kMisaligned: return "misaligned";

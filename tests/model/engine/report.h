@@ -11,7 +11,7 @@ enum class ReportKind {
   kMissingWgmmaFence,   // registers changed without wgmma_fence() before the wgmma that uses them
   kUnwrittenRead,       // of shared or global memory
   kMissingProxyFence,   // the copy engine or wgmma reads ordinary stores that their thread has not fenced
-  kCopyRace,            // an access of shared memory to which a copy is under way
+  kRace,                // shared memory is touched while a copy to it is under way, or written while it is being read
   kMissingGridWait,     // an access of what the grid before has written, without waiting for it
   kOutOfBounds,         // of shared memory, or of a global allocation
   kMisaligned,          // an access, or an address that the copy engine asks to be aligned

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/fiber.h"
@@ -37,6 +38,7 @@ struct Wait {
 
 // Stores and reductions of a thread between two commits.
 struct BulkGroup {
+  std::vector<std::pair<uint32_t, uint32_t>> reads;  // the shared memory of each operation, from, to
   int reading = 0;  // operations that have yet to read their shared memory,
   int writing = 0;  // and to write global memory
   bool read_waited = false;
@@ -61,6 +63,7 @@ struct Thread {
   ThreadRegisters registers;
   WgmmaCall wgmma_call;
   MmaCall mma_call;
+  uint64_t products_waited = 0;  // wgmma groups
   std::vector<SharedWrite> unfenced;
   uint64_t cluster_arrivals = 0;
   int lane() const { return rank % kWarpSize; }
@@ -134,6 +137,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<std::unique_ptr<Warp>> warps;
   std::vector<std::unique_ptr<Warpgroup>> warpgroups;
+  std::vector<std::shared_ptr<BulkGroup>> unread_groups;  // whose issuer has not waited for their reads
   int live_threads = 0;
   int spare_registers = 0;             // that setmaxnreg has given up
   int loads_in_flight = 0;             // into this block's shared memory

@@ -68,6 +68,26 @@ std::shared_ptr<AccumulatorTile> tile_of(const Caller& caller, Warpgroup& warpgr
   return tile;
 }
 
+void note_reads(Warpgroup& warpgroup, const WgmmaCall& call, uint64_t group, Site site) {
+  const auto note = [&](uint64_t bits, bool mn_major, int extent) {
+    const AddressRange range = range_of(MatrixDescriptor(bits), mn_major, extent);
+    warpgroup.products.reads.push_back({range.begin, range.end, group, site});
+  };
+  if (call.fragment == nullptr) note(call.descriptor_a, call.shape.a_mn_major, kProductRows);
+  note(call.descriptor_b, call.shape.b_mn_major, call.shape.n);
+}
+
+// The calling thread has waited for all groups before `end_group`.
+void forget_reads(Thread& thread, uint64_t end_group) {
+  std::vector<ProductRead>& reads = thread.warp->warpgroup->products.reads;
+  for (ProductRead& read : reads) {
+    if (thread.products_waited <= read.group && read.group < end_group) --read.threads_to_wait;
+  }
+  thread.products_waited = std::max(thread.products_waited, end_group);
+  const auto waited_for = [](const ProductRead& read) { return read.threads_to_wait == 0; };
+  reads.erase(std::remove_if(reads.begin(), reads.end(), waited_for), reads.end());
+}
+
 void wake_product_waiters(Warpgroup& warpgroup) {
   for_each_thread(warpgroup, [](Thread& thread) {
     if (!thread.exited && thread.wait.kind == Wait::Kind::kProducts) Machine::current().wake(thread);
@@ -89,6 +109,7 @@ void issue(const Caller& caller, Warpgroup& warpgroup) {
       product.fragments.push_back(hold_fragment(caller, owner, owner.wgmma_call.fragment, group));
     });
   }
+  note_reads(warpgroup, product.call, group, caller.site);
   Products& products = warpgroup.products;
   products.last_ready = std::max(products.last_ready + 1, machine.step_after(machine.options().products));
   products.groups.push_back(group);
@@ -168,6 +189,7 @@ void wgmma_wait(int pending, Site site) {
   }
   machine.record(thread, Op::kWgmmaWait, {}, Moment::kEnd);
   give_back_registers({thread, Op::kWgmmaWait, site}, thread, end_group);
+  forget_reads(thread, end_group);
 }
 
 void check_not_held(uint32_t bits, Site site) {

@@ -9,9 +9,9 @@ namespace {
 template <typename Traits>
 void name_everything(Names& names) {
   constexpr bool kOncePerWarp = true;
-  names.mbarrier("q_full", Traits::kQFull, Traits::kConsumers, kOncePerWarp);
-  names.mbarrier("q_empty", Traits::kQEmpty, Traits::kConsumers, kOncePerWarp);
-  names.mbarrier("o_full", Traits::kOFull, Traits::kConsumers, kOncePerWarp);
+  names.mbarrier("q_full", Traits::kQFull, Traits::kQPlaces, kOncePerWarp);
+  names.mbarrier("q_empty", Traits::kQEmpty, Traits::kQPlaces, kOncePerWarp);
+  names.mbarrier("o_full", Traits::kOFull, Traits::kQPlaces, kOncePerWarp);
   names.mbarrier("k_full", Traits::kKFull, Traits::kKStages, kOncePerWarp);
   names.mbarrier("k_empty", Traits::kKEmpty, Traits::kKStages, kOncePerWarp);
   names.mbarrier("v_full", Traits::kVFull, Traits::kVStages, kOncePerWarp);
@@ -19,7 +19,7 @@ void name_everything(Names& names) {
   names.mbarrier("v_empty", Traits::kVEmpty, Traits::kVStages, kOncePerWarp);
   names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kOncePerWarp);
   names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kOncePerWarp);
-  names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kConsumers);
+  names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kQPlaces);
   names.shared("k", Traits::kSmemK, Traits::KTile::kBytes, Traits::kKStages);
   names.shared("v", Traits::kSmemV, Traits::VTile::kBytes, Traits::kVStages);
   names.shared("tile_slot", Traits::kTileSlots, Traits::kTileSlotBytes, Traits::kTileStages);

@@ -125,7 +125,7 @@ ForwardInstance find_instance(int row, DType dtype, std::integer_sequence<int, k
   return kInstances[row](dtype);
 }
 
-// The preparing kernel, or what stands for clearing the workspace where there is nothing to prepare.
+// As sm90/forward/launch.cu does it.
 Launch prepare_launch(const sm90::ForwardPlan& plan, bool packed) {
   Launch launch;
   if (packed) {
@@ -134,7 +134,7 @@ Launch prepare_launch(const sm90::ForwardPlan& plan, bool packed) {
     launch.kernel = [&plan] { sm90::prepare_kernel(plan.prepare); };
   } else {
     launch.threads = 1;
-    launch.kernel = [&plan] { ptx::store_global(&plan.params.workspace->next_tile, uint32_t{0}); };
+    launch.kernel = [&plan] { sm90::reset_kernel(plan.params.workspace); };
   }
   return launch;
 }

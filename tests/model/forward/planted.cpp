@@ -5,10 +5,11 @@
 namespace tandem::model {
 namespace {
 
-constexpr InstanceId kInstance = {2, TANDEM_BF16};  // headdim 128: two consumers, three stages of K, two of V; lazy
-constexpr int kTiles = 3;                           // of the one block
-constexpr int kKeyBlocks = 7;                       // of each
-constexpr int kStores = kTiles * 2;                 // each tile's from both consumers
+constexpr InstanceId kInstance = {
+    2, TANDEM_BF16};                 // headdim 128: two consumers, two places for Q, three for K, two for V; lazy
+constexpr int kTiles = 3;            // of the one block
+constexpr int kKeyBlocks = 7;        // of each
+constexpr int kStores = kTiles * 2;  // each tile's from both consumers
 constexpr int kCleanUpWarp = 2;
 constexpr int kConsumerWarp = 4;      // the first of consumer 0
 constexpr int kConsumerThread = 133;  // lane 5 of it
@@ -96,10 +97,10 @@ std::vector<PlantedBug> barrier_bugs() {
        ReportKind::kOverArrival,
        {"second arrival at tile_empty[1]", "warp 2 (clean-up)"}},
       {"double_expect",
-       "the load thread announces Q twice",
+       "the scheduler announces Q twice",
        {repeat(skip(Op::kBarrierExpect, "q_full[0]"))},
        ReportKind::kOverArrival,
-       {"q_full[0] has had all 1 arrivals", "warp 0 (load)"}},
+       {"q_full[0] has had all 1 arrivals", "warp 1 (scheduler)"}},
       {"double_turn",
        "consumer 1 passes the turn twice",
        {repeat(skip(Op::kNamedArrive, "turn[0]"))},
@@ -168,33 +169,33 @@ std::vector<PlantedBug> copy_bugs() {
       {"no_wait_for_k",
        "nobody waits for K's first stage, which comes late",
        {skip(Op::kBarrierWait, "k_full[0]"), late("k[0]")},
-       ReportKind::kCopyRace,
+       ReportKind::kRace,
        {"16 bytes at k[0]", "a copy is under way", "consumer", "wgmma"}},
       {"wrong_parity",
        "consumers wait for V's second stage, which comes late, with the other parity",
        {add(skip(Op::kBarrierWait, "v_full[1]"), 1), late("v[1]")},
-       ReportKind::kCopyRace,
+       ReportKind::kRace,
        {"16 bytes at v[1]", "a copy is under way", "consumer", "wgmma"}},
       {"no_wait_for_landing",
        "the clean-up warp does not wait for V, which comes late",
        {skip(Op::kBarrierWait, "v_landed[0]"), late("v[0]")},
-       ReportKind::kCopyRace,
+       ReportKind::kRace,
        {"at v[0]", "a copy is under way"}},
-      {"no_wait_for_q_empty",
-       "the next tile's Q, which comes late, is loaded while this one's is in use",
-       {skip(Op::kBarrierWait, "q_empty[0]"), only(late("q[0]"), 2)},
-       ReportKind::kCopyRace,
-       {"at q[0]", "a copy is under way"}},
+      {"no_wait_for_v_empty",
+       "the fourth V, which comes late, is loaded while the second is in use",
+       {only(skip(Op::kBarrierWait, "v_empty[1]"), 1), only(late("v[1]"), 2)},
+       ReportKind::kRace,
+       {"bytes at v[1] of shared memory"}},
       {"no_wait_for_o_full",
        "the store warp does not wait for O; Q, in its place, comes late",
        {skip(Op::kBarrierWait, "o_full[0]"), late("q[0]"), slow_stores()},
-       ReportKind::kCopyRace,
+       ReportKind::kRace,
        {"16 bytes at q[0]", "a copy is under way", "warp 3 (store)", "tma_store"}},
       {"no_wait_for_read",
-       "the store warp gives Q's place back while O is still read; the next Q comes late",
-       {skip(Op::kBulkWaitRead), slow_stores(), late("q")},
-       ReportKind::kCopyRace,
-       {"at q[", "a copy is under way", "warp 3 (store)"}},
+       "the store warp gives Q's place back while O is still read",
+       {skip(Op::kBulkWaitRead), slow_stores()},
+       ReportKind::kRace,
+       {"at q[0]", "which a bulk store reads", "warp 1 (scheduler)", "tma_load"}},
       {"no_fence_of_o",
        "a thread hands its part of O over without a fence towards the copy engine",
        {of_thread(skip(Op::kFenceProxy), kConsumerThread)},
@@ -233,7 +234,7 @@ std::vector<PlantedBug> product_bugs() {
   return {
       {"no_wait_for_s",
        "softmax of the first block does not wait for S",
-       {skip(Op::kWgmmaWait, "", "first_block")},
+       {skip(Op::kWgmmaWait, "", "first_product")},
        ReportKind::kTouchedAccumulator,
        {"consumer", "softmax.cuh", "reads a register of a wgmma"}},
       {"no_wait_for_o",
@@ -268,7 +269,7 @@ std::vector<PlantedBug> product_bugs() {
        {"stride byte offset is 0"}},
       {"beyond_shared",
        "a descriptor that reaches past the end of shared memory",
-       {add(skip(Op::kWgmma, "", "issue_pv"), 100 * 1024 / 16)},
+       {add(skip(Op::kWgmma, "", "issue_pv"), 60 * 1024 / 16)},
        ReportKind::kOutOfBounds,
        {"outside of shared memory", "wgmma"}},
       {"lse_out_of_bounds",
@@ -280,7 +281,7 @@ std::vector<PlantedBug> product_bugs() {
        "the tile slot is written 4 bytes further on",
        {add(skip(Op::kStoreShared, "tile_slot[0]"), 4)},
        ReportKind::kMisaligned,
-       {"tile_slot[0] + 68 is not a multiple of 16", "scheduler"}},
+       {"tile_slot[0] + 4 is not a multiple of 16", "scheduler"}},
       {"slot_over_barrier",
        "the second word of the tile slot is written over q_full",
        {add(skip(Op::kStoreShared, "tile_slot[0] + 16"), 240)},

@@ -121,9 +121,9 @@ TEST(Tma, PlaceUnderACopy) {
   };
   expect_finished(touch([] {}));
   expect_finished(touch([] { ptx::store_shared(kBox + kBoxBytes, 1u); }));
-  expect_report(touch([] { ptx::load_shared<uint32_t>(kBox + 32); }), ReportKind::kCopyRace,
+  expect_report(touch([] { ptx::load_shared<uint32_t>(kBox + 32); }), ReportKind::kRace,
                 "4 bytes at shared 0x820 of shared memory, to which a copy is under way");
-  expect_report(touch([] { ptx::store_shared(kBox + 32, 1u); }), ReportKind::kCopyRace, "store_shared");
+  expect_report(touch([] { ptx::store_shared(kBox + 32, 1u); }), ReportKind::kRace, "store_shared");
 }
 
 // Rows, columns and whole boxes beyond the tensor come as zeros; nothing outside is read.
@@ -162,6 +162,22 @@ TEST(Bulk, ReadsFencedMemoryOnly) {
                   ptx::bulk_wait<0>();
                 }),
                 ReportKind::kMissingProxyFence, "bulk_store");
+}
+
+// Until its issuer has waited, what a store reads is the store's.
+TEST(Bulk, PlaceBeingRead) {
+  const auto overwrite = [](bool wait) {
+    return store_bytes([=](uint32_t* target) {
+      ptx::bulk_store(target, kBox, 32);
+      ptx::bulk_commit();
+      ptx::store_shared(kBox + 32, 1u);
+      if (wait) ptx::bulk_wait_read<0>();
+      ptx::store_shared(kBox + 28, 1u);
+      ptx::bulk_wait<0>();
+    });
+  };
+  expect_finished(overwrite(true));
+  expect_report(overwrite(false), ReportKind::kRace, "4 bytes at shared 0x81c of shared memory, which a bulk store");
 }
 
 TEST(Bulk, StoresMustBeCommittedAndWaitedFor) {

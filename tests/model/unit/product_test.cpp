@@ -186,6 +186,32 @@ TEST(Wgmma, OperandsMustBeFenced) {
   expect_report(run(false), ReportKind::kMissingProxyFence, "whose writer has not called fence_proxy_async_shared()");
 }
 
+// What a wgmma reads is its own until all warps of the warpgroup have waited for it.
+TEST(Wgmma, OperandsBeingRead) {
+  const auto overwrite = [](bool every_warp_waits, uint32_t address) {
+    return run_warpgroup([=] {
+      float d[4];
+      ptx::wgmma_fence();
+      issue(d, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_fence();
+      issue(d, false);
+      ptx::wgmma_commit();
+      if (every_warp_waits || ptx::warp_index() == 0) ptx::wgmma_wait<0>();
+      ptx::block_sync();
+      if (ptx::thread_rank() == 5) ptx::store_shared(address, 0u);
+      ptx::block_sync();
+      ptx::wgmma_wait<0>();
+    });
+  };
+  expect_finished(overwrite(true, kA));
+  expect_finished(overwrite(true, kB + 1020));
+  expect_finished(overwrite(false, kB + 1024));
+  expect_report(overwrite(false, kA + 8188), ReportKind::kRace, "which a wgmma of warpgroup 0 at product_test.cpp");
+  expect_report(overwrite(false, kB + 1020), ReportKind::kRace, "not all its threads have waited for it");
+}
+
 TEST(Mma, RegistersAreOrdinary) {
   const RunResult result = run_micro({32}, [] {
     float d[4] = {1, 2, 3, 4};
