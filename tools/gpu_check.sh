@@ -4,9 +4,12 @@
 #   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--commit HASH] [--again] [--bench 'OPTIONS OF compare.py'] PART...
 #
 #   unit       every wrapper of src/sm90/ptx against the ISA; what this GPU gives is kept for the host model (golden file)
-#   op         the kernels against double attention
+#   op         the operator tests in every instance of the kernels, side by side in one process for each core, then what
+#              takes most of the memory; with TANDEM_GPU_QUICK=1 a part of them, in less than a minute
 #   sanitizer  compute-sanitizer over both: accesses within bounds, nothing read unwritten, barriers used rightly
 #              (not racecheck: docs/SCHEDULE.md says what it makes of mbarriers)
+#   python     the Python tests marked `cuda`, with the module compiled on this machine; tools/gpu_python.sh says what must
+#              have been packed for it; what an eager call costs goes to the end of bench/results/eager_overhead.jsonl
 #   bench      speed beside PyTorch's attention, by bench/compare.py (python3 with torch); its lines of results go to the
 #              end of bench/results/forward.jsonl, from which tools/figures.py writes the documents
 #
@@ -31,11 +34,11 @@ while [ $# -gt 0 ]; do
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
     --bench) bench_options=$2; shift 2 ;;
-    unit | op | sanitizer | bench) parts+=("$1"); shift ;;
+    unit | op | sanitizer | python | bench) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(unit op sanitizer bench)
+[ ${#parts[@]} -gt 0 ] || parts=(unit op sanitizer python bench)
 programs=$build/tests/gpu
 log=${log:-$build/gpu_check.log}
 export TANDEM_REQUIRE_GPU=1
@@ -44,10 +47,11 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 
 build_programs() {
   [ -x "$programs/gpu_wrapper_test" ] && return
+  [ "${parts[*]}" != python ] || return 0
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
   cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
-  cmake --build "$build" -j "$(nproc)" --target tandem gpu_wrapper_test gpu_forward_test wrapper_bits >/dev/null ||
-    die 'the build failed'
+  cmake --build "$build" -j "$(nproc)" --target tandem wrapper_bits gpu_wrapper_test gpu_merge_test \
+    gpu_backend_test gpu_op_test >/dev/null || die 'the build failed'
 }
 
 # The parts are called by name.
@@ -58,18 +62,50 @@ part_unit() {
 }
 
 # shellcheck disable=SC2317
-part_op() { "$programs/gpu_forward_test" --gtest_brief=1; }
+part_op() {
+  local shards index status=0 pids=()
+  "$programs/gpu_merge_test" --gtest_brief=1 || status=1
+  "$programs/gpu_backend_test" --gtest_brief=1 || status=1
+  shards=$(nproc)
+  [ "$shards" -le 16 ] || shards=16
+  for ((index = 0; index < shards; ++index)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$index "$programs/gpu_op_test" --gtest_brief=1 \
+      --gtest_filter=-Beyond31Bits.* >"$build/gpu_op_$index.log" 2>&1 &
+    pids+=($!)
+  done
+  for index in "${!pids[@]}"; do
+    wait "${pids[$index]}" && continue
+    status=1
+    echo "-- of $build/gpu_op_$index.log:"
+    grep -m 2 -A 8 ': Failure' "$build/gpu_op_$index.log" | cut -c1-600
+    grep '^\[  FAILED  \]' "$build/gpu_op_$index.log" | sort -u | head -12
+    tail -n 1 "$build/gpu_op_$index.log"
+  done
+  if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
+    "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Beyond31Bits.* || status=1
+  fi
+  return "$status"
+}
 
 # shellcheck disable=SC2317
 part_sanitizer() {
-  local tool program
+  local tool program filter
+  export TANDEM_GPU_QUICK=1 TANDEM_TEST_COUNT=10
   for tool in memcheck initcheck synccheck; do
-    for program in gpu_wrapper_test gpu_forward_test; do
+    for program in gpu_wrapper_test gpu_merge_test gpu_op_test; do
+      filter='*'
+      [ "$program" != gpu_op_test ] || filter='*/Contract.*:*/RandomProblems.Of*Tiles/0:*/RandomProblems.OfEveryLayout/0'
       echo "-- $tool $program"
       compute-sanitizer --tool "$tool" --error-exitcode 9 "$programs/$program" --gtest_brief=1 \
-        --gtest_filter=-Forward.SameBitsEveryTime || return 1
+        --gtest_filter="$filter" || return 1
     done
   done
+}
+
+# shellcheck disable=SC2317
+part_python() {
+  tools/gpu_python.sh test "$build" &&
+    tools/gpu_python.sh eager "$build" --commit "$commit" --output bench/results/eager_overhead.jsonl
 }
 
 # shellcheck disable=SC2317
@@ -82,10 +118,12 @@ part_bench() {
 
 build_programs
 mkdir -p tests/model/golden
-fingerprint=$(cat "$programs"/{gpu_wrapper_test,gpu_forward_test,wrapper_bits} "$build/libtandem.so" | sha256sum | cut -c1-16)
+fingerprint=$(cat "$programs"/{wrapper_bits,gpu_wrapper_test,gpu_merge_test,gpu_backend_test,gpu_op_test} "$build"/{,python_gpu/install/lib/}libtandem.so 2>/dev/null | sha256sum | cut -c1-16)
 failed=0
 for part in "${parts[@]}"; do
-  if [ $again = no ] && grep -q " $part passed .*$fingerprint" "$log" 2>/dev/null; then
+  name=$part
+  [ "${TANDEM_GPU_QUICK:-0}" != 1 ] || name=quick-$part
+  if [ $again = no ] && grep -q " $name passed .*$fingerprint" "$log" 2>/dev/null; then
     echo "$part: passed before with these programs"
     continue
   fi
@@ -97,6 +135,6 @@ for part in "${parts[@]}"; do
     result=failed
     failed=1
   fi
-  echo "$(date -u +%FT%TZ) $commit $part $result $((SECONDS - begin))s $fingerprint" | tee -a "$log"
+  echo "$(date -u +%FT%TZ) $commit $name $result $((SECONDS - begin))s $fingerprint" | tee -a "$log"
 done
 exit $failed

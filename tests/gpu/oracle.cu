@@ -1,50 +1,46 @@
 #include "oracle.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 
-#include "core/int_math.h"
 #include "cuda_check.h"
+#include "device_floats.cuh"
+#include "pool_buffer.h"
 
 namespace tandem::gpu_test {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kBlocks = 132 * 8;
+constexpr int kScoreArrays = 4;
 
-struct OracleParams {
-  const uint16_t* q;
-  const uint16_t* k;
-  const uint16_t* v;
-  Tensor q_at, k_at, v_at;  // strides
-  int64_t seqlen_q, seqlen_k, nheads_q, group, headdim, headdim_v;
-  double scale;
-  MaskSpec mask;
-  bool rounded;
-  double* out;
-  double* lse;
+// Which rows are compared: numbers n = 0, 1, ... stand for rows of heads, counted from the last one back by `step`.
+struct Sample {
+  int64_t count = 0;
+  int64_t step = 1;
 };
 
-__device__ double from_bf16(uint16_t bits) {
-  return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+struct RowOfHead {
+  int64_t row, head;  // row: of rows_q()
+};
+
+__host__ __device__ RowOfHead row_of_head(const DeviceView& view, const Sample& sample, int64_t n) {
+  const int64_t number = view.rows_q() * view.nheads_q - 1 - n * sample.step;
+  return {number / view.nheads_q, number % view.nheads_q};
 }
 
-// To nearest even, by the bits of fp32; one rounding more than needed, of no matter for a yardstick.
-__device__ double round_to_bf16(double value) {
-  const uint32_t bits = __float_as_uint(static_cast<float>(value));
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-  return __uint_as_float(rounded);
-}
+// The right values of a sample, row by row.
+struct Right {
+  double* out;     // (count, headdim_v)
+  double* lse;     // (count)
+  uint8_t* empty;  // (count): it sees no key, and is exact
+};
 
-// The rule of the contract [3], restated: does row i see key j?
-__device__ bool sees(const OracleParams& p, int64_t i, int64_t j) {
-  const int64_t position = i + (p.mask.top_left ? 0 : p.seqlen_k - p.seqlen_q);
-  if (p.mask.causal && j > position) return false;
-  if (p.mask.window_left >= 0 && j < position - p.mask.window_left) return false;
-  if (p.mask.window_right >= 0 && j > position + p.mask.window_right) return false;
-  if (p.mask.attention_chunk > 0) {
-    return position >= 0 && j / p.mask.attention_chunk == position / p.mask.attention_chunk;
-  }
-  return true;
-}
+struct Maxima {  // bits of doubles >= 0, which compare like them
+  unsigned long long plain_error = 0;
+  unsigned long long largest = 0;
+};
 
 template <typename Combine>
 __device__ double block_reduce(double value, Combine combine) {
@@ -52,89 +48,226 @@ __device__ double block_reduce(double value, Combine combine) {
   __syncthreads();
   partial[threadIdx.x] = value;
   __syncthreads();
-  for (int width = kThreads / 2; width > 0; width /= 2) {
-    if (static_cast<int>(threadIdx.x) < width) {
-      partial[threadIdx.x] = combine(partial[threadIdx.x], partial[threadIdx.x + width]);
-    }
+  for (unsigned int width = blockDim.x / 2; width > 0; width /= 2) {
+    if (threadIdx.x < width) partial[threadIdx.x] = combine(partial[threadIdx.x], partial[threadIdx.x + width]);
     __syncthreads();
   }
   return partial[0];
 }
 
-// One block for each row of each head.
-__global__ void oracle_kernel(OracleParams p) {
-  extern __shared__ double scores[];
-  const int64_t row = blockIdx.x % p.seqlen_q;
-  const int64_t head = blockIdx.x / p.seqlen_q % p.nheads_q;
-  const int64_t batch = blockIdx.x / p.seqlen_q / p.nheads_q;
-  const uint16_t* q = p.q + batch * p.q_at.batch_stride + row * p.q_at.row_stride + head * p.q_at.head_stride;
-  const uint16_t* k = p.k + batch * p.k_at.batch_stride + head / p.group * p.k_at.head_stride;
-  const uint16_t* v = p.v + batch * p.v_at.batch_stride + head / p.group * p.v_at.head_stride;
-  double maximum = -INFINITY;
-  for (int64_t j = threadIdx.x; j < p.seqlen_k; j += kThreads) {
-    double score = -INFINITY;
-    if (sees(p, row, j)) {
-      score = 0;
-      for (int64_t c = 0; c < p.headdim; ++c) score += from_bf16(q[c]) * from_bf16(k[j * p.k_at.row_stride + c]);
-      score *= p.scale;
-      if (p.rounded) score = round_to_bf16(score);
-    }
-    scores[j] = score;
-    maximum = fmax(maximum, score);
-  }
-  maximum = block_reduce(maximum, [](double a, double b) { return fmax(a, b); });
-  const bool empty = maximum == -INFINITY;
+__device__ double block_max(double value) {
+  return block_reduce(value, [](double a, double b) { return a > b ? a : b; });
+}
+__device__ double block_sum(double value) {
+  return block_reduce(value, [](double a, double b) { return a + b; });
+}
+
+struct alignas(16) EightElements {
+  uint16_t bits[8];
+};
+
+__device__ double dot(const uint16_t* a, const uint16_t* b, int64_t length, int32_t dtype) {
   double sum = 0;
-  for (int64_t j = threadIdx.x; j < p.seqlen_k; j += kThreads) {
-    scores[j] = empty ? 0 : exp(scores[j] - maximum);
+  for (int64_t c = 0; c < length; c += 8) {
+    const EightElements x = *reinterpret_cast<const EightElements*>(a + c);
+    const EightElements y = *reinterpret_cast<const EightElements*>(b + c);
+    for (int n = 0; n < 8; ++n) {
+      sum += static_cast<double>(from_16bit(dtype, x.bits[n])) * static_cast<double>(from_16bit(dtype, y.bits[n]));
+    }
+  }
+  return sum;
+}
+
+__device__ double capped(double score, double softcap) {
+  return softcap > 0 ? softcap * tanh(score / softcap) : score;
+}
+
+// exp(scores - max) / sum in place of the scores. Returns LSE.
+__device__ double softmax(double* scores, int64_t count, double sink) {
+  double largest = sink;
+  for (int64_t j = threadIdx.x; j < count; j += blockDim.x) largest = scores[j] > largest ? scores[j] : largest;
+  largest = block_max(largest);
+  double sum = 0;
+  for (int64_t j = threadIdx.x; j < count; j += blockDim.x) {
+    scores[j] = largest == -INFINITY ? 0 : exp(scores[j] - largest);
     sum += scores[j];
   }
-  sum = block_reduce(sum, [](double a, double b) { return a + b; });
-  for (int64_t j = threadIdx.x; p.rounded && j < p.seqlen_k; j += kThreads) {
-    scores[j] = round_to_bf16(scores[j] / sum) * sum;
-  }
-  __syncthreads();
-  for (int64_t c = threadIdx.x; c < p.headdim_v; c += kThreads) {
-    double value = 0;
-    for (int64_t j = 0; j < p.seqlen_k; ++j) {
-      if (scores[j] != 0) value += scores[j] * from_bf16(v[j * p.v_at.row_stride + c]);
+  sum = block_sum(sum) + (largest == -INFINITY ? 0 : exp(sink - largest));
+  for (int64_t j = threadIdx.x; j < count; j += blockDim.x) scores[j] = sum > 0 ? scores[j] / sum : 0;
+  return largest == -INFINITY ? -INFINITY : largest + log(sum);
+}
+
+// A block works out rows of heads, one after the other. scores: kScoreArrays arrays of longest_k for each block.
+__global__ void oracle_kernel(DeviceView view, Sample sample, double* all_scores, Right want, Maxima* maxima) {
+  double* const s = all_scores + static_cast<int64_t>(blockIdx.x) * kScoreArrays * view.longest_k;  // P from S
+  double* const s_rounded = s + view.longest_k;                                                     // P from rounded S
+  double* const p_rounded = s_rounded + view.longest_k;  // P of each, rounded
+  double* const all_rounded = p_rounded + view.longest_k;
+  double plain_error = 0;
+  double largest = 0;
+  for (int64_t n = blockIdx.x; n < sample.count; n += gridDim.x) {
+    const RowOfHead which = row_of_head(view, sample, n);
+    const RowPlace place = place_of_row(view, which.row, false);
+    double* const row_out = want.out + n * view.headdim_v;
+    if (place.sequence < 0) {
+      for (int64_t c = threadIdx.x; c < view.headdim_v; c += blockDim.x) row_out[c] = 0;
+      if (threadIdx.x == 0) want.lse[n] = -INFINITY;
+      if (threadIdx.x == 0) want.empty[n] = 1;
+      continue;
     }
-    value = empty ? 0 : value / sum;
-    p.out[((batch * p.seqlen_q + row) * p.nheads_q + head) * p.headdim_v + c] =
-        p.rounded ? round_to_bf16(value) : value;
+    const SequenceRange range = view.sequences[place.sequence];
+    const int64_t entry = view.packed ? 0 : place.sequence;
+    const int64_t head_k = which.head / (view.nheads_q / view.nheads_k);
+    const uint16_t* q = view.q + view.q_at.at(entry, view.packed ? which.row : place.position, which.head);
+    double visible = 0;
+    for (int64_t j = threadIdx.x; j < range.k_len; j += blockDim.x) {
+      s[j] = s_rounded[j] = -INFINITY;
+      if (!sees(view, place.sequence, which.head, place.position, j)) continue;
+      const uint16_t* k = view.k + view.k_at.at(entry, range.k_begin + j, head_k);
+      const double score = view.scale * dot(q, k, view.headdim, view.dtype);
+      s[j] = capped(score, view.softcap);
+      s_rounded[j] = capped(round_to_16bit(view.dtype, score), view.softcap);
+      visible = 1;
+    }
+    visible = block_max(visible);
+    const double sink = view.sink != nullptr ? static_cast<double>(view.sink[which.head]) : -INFINITY;
+    const double row_lse = softmax(s, range.k_len, sink);
+    softmax(s_rounded, range.k_len, sink);
+    for (int64_t j = threadIdx.x; j < range.k_len; j += blockDim.x) {
+      p_rounded[j] = round_to_16bit(view.dtype, s[j]);
+      all_rounded[j] = round_to_16bit(view.dtype, s_rounded[j]);
+    }
+    __syncthreads();
+    for (int64_t c = threadIdx.x; c < view.headdim_v; c += blockDim.x) {
+      double exact = 0, from_rounded_s = 0, from_rounded_p = 0, from_both = 0;
+      for (int64_t j = 0; j < range.k_len; ++j) {
+        if (s[j] == 0 && s_rounded[j] == 0) continue;  // what no row sees may hold anything
+        const double v = from_16bit(view.dtype, view.v[view.v_at.at(entry, range.k_begin + j, head_k) + c]);
+        exact += s[j] * v;
+        from_rounded_s += s_rounded[j] * v;
+        from_rounded_p += p_rounded[j] * v;
+        from_both += all_rounded[j] * v;
+      }
+      row_out[c] = exact;
+      largest = fmax(largest, fabs(exact));
+      plain_error = fmax(plain_error, fabs(from_rounded_s - exact));
+      plain_error = fmax(plain_error, fabs(from_rounded_p - exact));
+      plain_error = fmax(plain_error, fabs(round_to_16bit(view.dtype, from_both) - exact));
+      plain_error = fmax(plain_error, fabs(round_to_16bit(view.dtype, exact) - exact));
+    }
+    if (threadIdx.x == 0) want.lse[n] = visible > 0 ? row_lse : sink;
+    if (threadIdx.x == 0) want.empty[n] = visible == 0;
+    __syncthreads();
   }
-  if (threadIdx.x == 0) p.lse[(batch * p.nheads_q + head) * p.seqlen_q + row] = empty ? -INFINITY : maximum + log(sum);
+  plain_error = block_max(plain_error);
+  largest = block_max(largest);
+  if (threadIdx.x != 0) return;
+  atomicMax(&maxima->plain_error, static_cast<unsigned long long>(__double_as_longlong(plain_error)));
+  atomicMax(&maxima->largest, static_cast<unsigned long long>(__double_as_longlong(largest)));
+}
+
+__host__ __device__ int64_t out_element(const DeviceView& view, const RowOfHead& which) {
+  return view.out_at.at(which.row / view.q_at.rows, which.row % view.q_at.rows, which.head);
+}
+
+__device__ double got_out(const DeviceView& view, int64_t element) {
+  return view.out_dtype == TANDEM_FP32 ? static_cast<double>(static_cast<const float*>(view.out)[element])
+                                       : from_16bit(view.out_dtype, static_cast<const uint16_t*>(view.out)[element]);
+}
+
+// The first fault: sample number * (headdim_v + 1) + column, where column headdim_v stands for LSE.
+__global__ void compare_kernel(DeviceView view, Sample sample, Right want, double allowed,
+                               unsigned long long* first_fault) {
+  const int64_t width = view.headdim_v + 1;
+  for (int64_t n = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; n < sample.count * width;
+       n += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+    const RowOfHead which = row_of_head(view, sample, n / width);
+    const int64_t column = n % width;
+    const bool empty = want.empty[n / width] != 0;
+    bool right;
+    if (column == view.headdim_v) {
+      const double lse = want.lse[n / width];
+      const double got = view.lse == nullptr ? lse : view.lse[view.lse_index(which.row, which.head)];
+      right = got == lse || (!empty && fabs(got - lse) <= 1e-5 * fmax(1.0, fabs(lse)));
+    } else {
+      const double error =
+          fabs(got_out(view, out_element(view, which) + column) - want.out[n / width * view.headdim_v + column]);
+      right = error <= (empty ? 0 : allowed);
+    }
+    if (!right) atomicMin(first_fault, static_cast<unsigned long long>(n));
+  }
+}
+
+double value_of(unsigned long long bits) {
+  double value;
+  static_assert(sizeof value == sizeof bits);
+  std::copy_n(reinterpret_cast<const char*>(&bits), sizeof bits, reinterpret_cast<char*>(&value));
+  return value;
+}
+
+template <typename T>
+T device_value(const T* address) {
+  T value;
+  TANDEM_CHECK_CUDA(cudaMemcpy(&value, address, sizeof value, cudaMemcpyDeviceToHost));
+  return value;
+}
+
+std::string describe_fault(const DeviceView& view, const Sample& sample, int64_t fault, const Right& right,
+                           double allowed) {
+  const int64_t width = view.headdim_v + 1;
+  const int64_t n = fault / width;
+  const int64_t column = fault % width;
+  const RowOfHead which = row_of_head(view, sample, n);
+  const bool of_lse = column == view.headdim_v;
+  const int64_t element = out_element(view, which) + column;
+  const double want = of_lse ? device_value(right.lse + n) : device_value(right.out + n * view.headdim_v + column);
+  double got;
+  if (of_lse) {
+    got = device_value(view.lse + view.lse_index(which.row, which.head));
+  } else if (view.out_dtype == TANDEM_FP32) {
+    got = device_value(static_cast<const float*>(view.out) + element);
+  } else {
+    got = from_16bit(view.out_dtype, device_value(static_cast<const uint16_t*>(view.out) + element));
+  }
+  char text[300];
+  std::snprintf(
+      text, sizeof text,
+      "%s of row %lld (of %lld in all), head %lld, column %lld is %.9g, the oracle says %.9g; allowed error %.3g",
+      of_lse ? "LSE" : "O", static_cast<long long>(which.row), static_cast<long long>(view.rows_q()),
+      static_cast<long long>(which.head), static_cast<long long>(of_lse ? 0 : column), got, want,
+      of_lse ? 1e-5 * std::max(1.0, std::fabs(want)) : allowed);
+  return text;
 }
 
 }  // namespace
 
-void attention_oracle(const AttentionProblem& problem, bool rounded, double* out, double* lse) {
-  OracleParams params;
-  params.q = static_cast<const uint16_t*>(problem.q.data);
-  params.k = static_cast<const uint16_t*>(problem.k.data);
-  params.v = static_cast<const uint16_t*>(problem.v.data);
-  params.q_at = problem.q;
-  params.k_at = problem.k;
-  params.v_at = problem.v;
-  params.seqlen_q = problem.seqlen_q;
-  params.seqlen_k = problem.seqlen_k;
-  params.nheads_q = problem.nheads_q;
-  params.group = problem.qheads_per_khead();
-  params.headdim = problem.headdim;
-  params.headdim_v = problem.headdim_v;
-  params.scale = problem.softmax_scale;
-  params.mask = problem.mask;
-  params.rounded = rounded;
-  params.out = out;
-  params.lse = lse;
-  const auto blocks = static_cast<unsigned int>(problem.batch * problem.nheads_q * problem.seqlen_q);
-  const auto bytes = static_cast<size_t>(ceil_div(problem.seqlen_k, 2)) * 2 * sizeof(double);  // read in pairs
-  if (blocks == 0) return;
-  TANDEM_CHECK_CUDA(
-      cudaFuncSetAttribute(oracle_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  oracle_kernel<<<blocks, kThreads, bytes>>>(params);
+std::string compare_with_oracle(const DeviceView& view, int64_t most_rows) {
+  const int64_t all = view.rows_q() * view.nheads_q;
+  if (all == 0) return "";
+  Sample sample;
+  sample.step = std::max<int64_t>(1, all / most_rows);
+  if (sample.step > 1) sample.step |= 1;  // odd: even numbers of heads are all met
+  sample.count = (all - 1) / sample.step + 1;
+  const auto blocks = static_cast<unsigned int>(std::min<int64_t>(sample.count, kBlocks));
+  const PoolBuffer scores(static_cast<size_t>(blocks * kScoreArrays * view.longest_k) * sizeof(double));
+  const PoolBuffer out(static_cast<size_t>(sample.count * view.headdim_v) * sizeof(double));
+  const PoolBuffer lse(static_cast<size_t>(sample.count) * sizeof(double));
+  const PoolBuffer empty(static_cast<size_t>(sample.count));
+  const Right want{out.as<double>(), lse.as<double>(), empty.as<uint8_t>()};
+  const PoolBuffer maxima(sizeof(Maxima));
+  const PoolBuffer first_fault(sizeof(unsigned long long));
+  maxima.fill(0);
+  first_fault.fill(0xff);
+  oracle_kernel<<<blocks, kThreads>>>(view, sample, scores.as<double>(), want, maxima.as<Maxima>());
   TANDEM_CHECK_CUDA(cudaGetLastError());
-  TANDEM_CHECK_CUDA(cudaDeviceSynchronize());
+  const Maxima found = device_value(maxima.as<Maxima>());
+  const double plain_error = value_of(found.plain_error);
+  const double allowed = 2 * plain_error + 2 * ulp_of(view.out_dtype, value_of(found.largest));
+  compare_kernel<<<kBlocks, kThreads>>>(view, sample, want, allowed, first_fault.as<unsigned long long>());
+  TANDEM_CHECK_CUDA(cudaGetLastError());
+  const auto fault = device_value(first_fault.as<unsigned long long>());
+  if (fault == ~0ull) return "";
+  return describe_fault(view, sample, static_cast<int64_t>(fault), want, allowed);
 }
 
 }  // namespace tandem::gpu_test

@@ -1,16 +1,17 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "core/problem.h"
+#include "device_view.h"
 
 namespace tandem::gpu_test {
 
-// Attention by plain kernels in double, from the definition, for dense bf16 problems on device 0. Contiguous results of
-// (batch, seqlen_q, nheads_q, headdim_v) and (batch, nheads_q, seqlen_q). The whole score row lies in shared memory: at
-// most 25000 keys.
-//
-// rounded: with S, P and O rounded to bf16, the yardstick of the contract's accuracy [16].
-void attention_oracle(const AttentionProblem& problem, bool rounded, double* out, double* lse);
+// Compares the results of a problem with attention by plain kernels in double, from the definition. Empty, or where
+// they differ by more than the contract allows [16]: O by twice the error of plain attention, with S, P and O rounded
+// to the input type (together, and each by itself), and two units in the last place; LSE by 1e-5. Rows that see no key,
+// or belong to no sequence, are exact [5, 8]. Of a large problem about `most_rows` rows of heads are compared, spread
+// over all of it, the last one among them.
+std::string compare_with_oracle(const DeviceView& view, int64_t most_rows);
 
 }  // namespace tandem::gpu_test

@@ -74,18 +74,24 @@ inline std::string target_test_name(const ::testing::TestParamInfo<Target>& info
   INSTANTIATE_TEST_SUITE_P(Each, Suite, ::testing::ValuesIn(::tandem::optest::targets()), \
                            ::tandem::optest::target_test_name)
 
-// For suites about the backward.
-inline std::vector<Target> targets_with_gradients() {
+// For suites about what only some can do; a program's targets may have none of these.
+inline std::vector<Target> targets_where(bool (*can)(const Target&)) {
   std::vector<Target> result;
   for (Target& target : targets()) {
-    if (target.gradients) result.push_back(std::move(target));
+    if (can(target)) result.push_back(std::move(target));
   }
   return result;
 }
+inline bool has_gradients(const Target& target) {
+  return target.gradients;
+}
+inline bool has_any_head_dims(const Target& target) {
+  return !target.fixed();
+}
 
-#define TANDEM_ON_EACH_TARGET_WITH_GRADIENTS(Suite)                                                      \
-  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                                                  \
-  INSTANTIATE_TEST_SUITE_P(Each, Suite, ::testing::ValuesIn(::tandem::optest::targets_with_gradients()), \
+#define TANDEM_ON_TARGETS_WHERE(can, Suite)                                                        \
+  GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Suite);                                            \
+  INSTANTIATE_TEST_SUITE_P(Each, Suite, ::testing::ValuesIn(::tandem::optest::targets_where(can)), \
                            ::tandem::optest::target_test_name)
 
 // Rows of `columns` values, the given ones in the first columns, 0 in the others.

@@ -76,7 +76,7 @@ TEST_P(GradientRange, GradientsOfHugeScoresAreFinite) {
 }
 
 TANDEM_ON_EACH_TARGET(NumericRange);
-TANDEM_ON_EACH_TARGET_WITH_GRADIENTS(GradientRange);
+TANDEM_ON_TARGETS_WHERE(has_gradients, GradientRange);
 
 }  // namespace
 }  // namespace tandem::optest

@@ -4,7 +4,8 @@ namespace tandem::optest {
 
 Problem fitted(Problem problem, const Target& target) {
   if (!target.fixed()) return problem;
-  problem.out_dtype = problem.out_dtype == problem.dtype ? target.dtype : int32_t{TANDEM_FP32};
+  const bool fp32_out = problem.out_dtype != problem.dtype && target.fp32_results;
+  problem.out_dtype = fp32_out ? int32_t{TANDEM_FP32} : target.dtype;
   problem.dtype = target.dtype;
   problem.lse_dtype = TANDEM_FP32;
   problem.headdim = target.headdim;

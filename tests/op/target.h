@@ -18,6 +18,8 @@ struct Target {
   int32_t dtype = TANDEM_DTYPE_NONE;
   int64_t headdim = 0;
   int64_t headdim_v = 0;
+  bool fp32_results = true;  // it writes O of 16-bit inputs in fp32 too
+  bool broadcasts = true;    // it reads inputs with strides of 0 in place
 
   bool fixed() const { return dtype != TANDEM_DTYPE_NONE; }
 };
@@ -25,7 +27,7 @@ struct Target {
 // Programs choose by what they link, as with open_device().
 std::vector<Target> targets();
 
-// The problem in the target's type and head dims. Results in fp32 stay so.
+// The problem in the target's type and head dims. Results in fp32 stay so, if it has them.
 Problem fitted(Problem problem, const Target& target);
 
 inline void PrintTo(const Target& target, std::ostream* stream) {
