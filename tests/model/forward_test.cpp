@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <ostream>
 
@@ -44,7 +45,15 @@ class ForwardInstances : public testing::TestWithParam<InstanceId> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Model, ForwardInstances, testing::ValuesIn(forward_instances()),
+INSTANTIATE_TEST_SUITE_P(Bf16, ForwardInstances, testing::ValuesIn(forward_instances(TANDEM_BF16)),
+                         [](const testing::TestParamInfo<InstanceId>& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Fp16, ForwardInstances, testing::ValuesIn(forward_instances(TANDEM_FP16)),
+                         [](const testing::TestParamInfo<InstanceId>& info) { return info.param.name(); });
+
+// What does not depend on the element type.
+class ForwardRows : public ForwardInstances {};
+
+INSTANTIATE_TEST_SUITE_P(Bf16, ForwardRows, testing::ValuesIn(forward_instances(TANDEM_BF16)),
                          [](const testing::TestParamInfo<InstanceId>& info) { return info.param.name(); });
 
 TEST_P(ForwardInstances, EdgeLengths) {
@@ -56,7 +65,7 @@ TEST_P(ForwardInstances, EdgeLengths) {
   }
 }
 
-TEST_P(ForwardInstances, LengthsThatDiffer) {
+TEST_P(ForwardRows, LengthsThatDiffer) {
   const std::pair<int, int> kLengths[] = {{1, 3 * n() + 1}, {2 * m() + 1, 1}, {m() + 2, n() - 1}, {m() + 1, 0}};
   for (const auto& [seqlen_q, seqlen_k] : kLengths) {
     Problem problem = dense(seqlen_q, seqlen_k);
@@ -86,7 +95,7 @@ TEST_P(ForwardInstances, ManyKeyBlocks) {
 }
 
 // Several work tiles a block, drawn from the counter by blocks that run side by side; heads share keys.
-TEST_P(ForwardInstances, ManyTilesOnSeveralBlocks) {
+TEST_P(ForwardRows, ManyTilesOnSeveralBlocks) {
   Problem problem = dense(m() + 20, n() + 40, 4);
   problem.batch = 2;
   problem.nheads_k = 2;
@@ -94,7 +103,7 @@ TEST_P(ForwardInstances, ManyTilesOnSeveralBlocks) {
   for (uint64_t seed = 1; seed <= 3; ++seed) expect_right(problem, static_cast<int>(seed), seed);
 }
 
-TEST_P(ForwardInstances, Windows) {
+TEST_P(ForwardRows, Windows) {
   Problem problem = dense(m() + 70, 4 * n() + 10);
   problem.has_window = true;
   problem.window_left = n() + 10;
@@ -117,7 +126,7 @@ TEST_P(ForwardInstances, PackedWithGaps) {
   expect_right(problem, 3, 2);
 }
 
-TEST_P(ForwardInstances, SequencesThatUseLess) {
+TEST_P(ForwardRows, SequencesThatUseLess) {
   Problem problem = dense(m() + 30, 2 * n() + 30);
   problem.batch = 4;
   problem.seqused_q = {m() + 30, 10, 0, m()};
@@ -128,7 +137,7 @@ TEST_P(ForwardInstances, SequencesThatUseLess) {
 }
 
 // Intervals with keys between them that nobody sees, and rows that see nothing; a whole tile of such rows too.
-TEST_P(ForwardInstances, RowIntervals) {
+TEST_P(ForwardRows, RowIntervals) {
   Problem problem = dense(2 * m() + 10, 3 * n() + 50, 2);
   const int width = n() / 2 + 3;
   set_intervals(problem, [&](int64_t head, int64_t row) -> Interval {
@@ -143,7 +152,23 @@ TEST_P(ForwardInstances, RowIntervals) {
   expect_right(problem);
 }
 
-TEST_P(ForwardInstances, PackedRowIntervals) {
+// Consumers of one tile that visit blocks far apart, or none, and the next tile otherwise: each skips what the others
+// visit, and takes as many turns.
+TEST_P(ForwardRows, ConsumersThatSeeDifferentKeys) {
+  Problem problem = dense(2 * m(), 4 * n(), 5);
+  set_intervals(problem, [&](int64_t head, int64_t row) -> Interval {
+    switch ((row / 64 + head) % 5) {
+      case 0: return {0, 10};
+      case 1: return {3 * n() + 5, 4 * n()};
+      case 2: return {0, 0};
+      case 3: return {0, 4 * n()};
+      default: return {n(), 2 * n() + 3};
+    }
+  });
+  for (uint64_t seed = 1; seed <= 2; ++seed) expect_right(problem, static_cast<int>(seed), seed);
+}
+
+TEST_P(ForwardRows, PackedRowIntervals) {
   Problem problem = packed_problem(id(), {m() + 5, 30}, {2 * n() + 3, n()}, 1);
   set_intervals(problem, [&](int64_t, int64_t row) -> Interval {
     const auto first = static_cast<int32_t>(row / 64 * 40);
@@ -164,7 +189,7 @@ TEST_P(ForwardInstances, ScoreTransforms) {
 }
 
 // Heads of a sink each; with rows that see no key, whose LSE is the sink.
-TEST_P(ForwardInstances, Sinks) {
+TEST_P(ForwardRows, Sinks) {
   Problem problem = dense(m() + 1, n() - 3, 3);
   problem.causal = true;
   problem.sink = {-2.5, 4, -std::numeric_limits<double>::infinity()};
@@ -210,6 +235,28 @@ TEST_P(ForwardInstances, GrowingScores) {
       const auto element = static_cast<size_t>(row * problem.headdim_v);
       EXPECT_EQ(run.outputs.lse[static_cast<size_t>(row)], alone.outputs.lse[static_cast<size_t>(row)]) << row;
       EXPECT_EQ(run.outputs.out[element], alone.outputs.out[element]) << row;
+    }
+  }
+}
+
+// A NaN in K makes the rows that see it NaN, LSE too, and changes no bit of the others [7].
+TEST_P(ForwardRows, NanInAKey) {
+  Problem problem = dense(m() + 40, 3 * n());
+  problem.causal = true;
+  const int64_t key = problem.seqlen_k - 60;
+  optest::Inputs inputs = optest::random_inputs(problem, 1);
+  const ForwardRun clean = run_case(problem, inputs, 1, 1);
+  inputs.k[static_cast<size_t>(key * problem.headdim + 3)] = std::nan("");
+  const ForwardRun run = run_case(problem, inputs, 1, 2);
+  ASSERT_FALSE(run.result.report) << run.result.text();
+  for (int64_t row = 0; row < problem.seqlen_q; ++row) {
+    const double lse = run.outputs.lse[static_cast<size_t>(row)];
+    const double out = run.outputs.out[static_cast<size_t>(row * problem.headdim_v)];
+    if (optest::visible(problem, 0, 0, row, key)) {
+      EXPECT_TRUE(std::isnan(lse) && std::isnan(out)) << row << ": " << lse << ", " << out;
+    } else {
+      EXPECT_EQ(lse, clean.outputs.lse[static_cast<size_t>(row)]) << row;
+      EXPECT_EQ(out, clean.outputs.out[static_cast<size_t>(row * problem.headdim_v)]) << row;
     }
   }
 }

@@ -31,15 +31,18 @@ TEST_F(TimelineTest, MarksByRoleAndStep) {
   add(10, 128, Op::kBarrierWait, Moment::kEnd, Place::shared(1024));
   add(11, 128, Op::kWgmma, Moment::kInstant);
   add(15, 128, Op::kProductDone, Moment::kInstant);
+  add(13, 131, Op::kMma, Moment::kInstant);
+  add(13, 163, Op::kMma, Moment::kInstant);  // another warp's
   add(16, 130, Op::kExponential, Moment::kInstant);
   add(17, 130, Op::kExponential, Moment::kInstant);
   EXPECT_EQ(timeline_text(timeline(), 0, 20, 20),
             "steps 0 to 20, 1 a character\n"
             "load                   |  L                 |\n"
-            "consumer               | ......... M    ee  |\n"
+            "consumer               | ......... M m  ee  |\n"
             "copy engine            |  =======           |\n"
             "tensor cores, consumer |           ####     |\n"
-            ". waits  L, S issues a load, a store  M issues a wgmma  e softmax  = copy under way  # wgmma under way\n");
+            ". waits  L, S issues a load, a store  M issues a wgmma  m one warp's mma  e softmax  = copy under way  # "
+            "wgmma under way\n");
 }
 
 TEST_F(TimelineTest, Json) {

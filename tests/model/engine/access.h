@@ -19,8 +19,8 @@ constexpr int kWindowBits = 24;
 uint32_t own_offset(const Caller& caller, uint32_t address);
 
 // Bytes of shared memory, in bounds and no mbarrier's; reads want them written, writes make them so. Neither may meet a
-// copy that is under way to them, nor a write what an asynchronous operation reads. The second pair is for the async proxy, the copy engine and wgmma: what it reads must
-// have been fenced.
+// copy that is under way to them, nor a write what an asynchronous operation reads. The second pair is for the async
+// proxy, the copy engine and wgmma: what it reads must have been fenced.
 const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
 uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);
 const uint8_t* read_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes);

@@ -31,7 +31,8 @@ struct MatrixDescriptor {
 // Empty, or what is wrong with a descriptor of an operand of `extent` rows (of M or N).
 std::string refusal(const MatrixDescriptor& descriptor, bool mn_major, int extent);
 
-// From where to where an operand of `extent` rows lies; a swizzled one, which begins at a whole repetition of the swizzle.
+// From where to where an operand of `extent` rows lies; a swizzled one, which begins at a whole repetition of the
+// swizzle.
 struct AddressRange {
   uint32_t begin, end;
 };

@@ -39,8 +39,8 @@ struct Wait {
 // Stores and reductions of a thread between two commits.
 struct BulkGroup {
   std::vector<std::pair<uint32_t, uint32_t>> reads;  // the shared memory of each operation, from, to
-  int reading = 0;  // operations that have yet to read their shared memory,
-  int writing = 0;  // and to write global memory
+  int reading = 0;                                   // operations that have yet to read their shared memory,
+  int writing = 0;                                   // and to write global memory
   bool read_waited = false;
 };
 

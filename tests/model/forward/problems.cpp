@@ -13,11 +13,9 @@ std::string InstanceId::name() const {
   return text;
 }
 
-std::vector<InstanceId> forward_instances() {
+std::vector<InstanceId> forward_instances(int32_t dtype) {
   std::vector<InstanceId> instances;
-  for (const int32_t dtype : {TANDEM_BF16, TANDEM_FP16}) {
-    for (int row = 0; row < sm90::kForwardTilesCount; ++row) instances.push_back({row, dtype});
-  }
+  for (int row = 0; row < sm90::kForwardTilesCount; ++row) instances.push_back({row, dtype});
   return instances;
 }
 

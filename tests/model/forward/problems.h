@@ -20,7 +20,7 @@ struct InstanceId {
   int block_n() const { return tiles().block_n; }
   std::string name() const;  // "bf16_192_128"
 };
-std::vector<InstanceId> forward_instances();
+std::vector<InstanceId> forward_instances(int32_t dtype);
 
 // Of the instance's own head dims.
 optest::Problem dense_problem(const InstanceId& instance, int64_t seqlen_q, int64_t seqlen_k, int64_t nheads = 1);

@@ -25,6 +25,7 @@ class Reader {
       case Op::kBulkWait:
       case Op::kBulkWaitRead: return wait(event);
       case Op::kExponential: return softmax(event);
+      case Op::kMma: return warp_product(event);
       case Op::kWgmma: return issue_product(event);
       case Op::kProductDone: return finish(products_, event.thread / 128, Span::Kind::kProduct, event.step);
       case Op::kTmaLoad:
@@ -90,6 +91,10 @@ class Reader {
     }
     softmax_[warp] = timeline_.spans.size();
     add(Span::Kind::kSoftmax, role_row(event), "softmax", event.step, event.step + 1);
+  }
+
+  void warp_product(const Event& event) {
+    if (speaks(event)) add(Span::Kind::kWarpProduct, role_row(event), "mma", event.step, event.step + 1);
   }
 
   void issue_product(const Event& event) {

@@ -11,7 +11,7 @@ namespace tandem::model {
 
 // Something that took from one scheduler step to another.
 struct Span {
-  enum class Kind { kWait, kSoftmax, kIssueProduct, kIssueLoad, kIssueStore, kProduct, kCopy };
+  enum class Kind { kWait, kSoftmax, kWarpProduct, kIssueProduct, kIssueLoad, kIssueStore, kProduct, kCopy };
   Kind kind;
   size_t row;
   std::string name;  // "wait for k_full[1]"

@@ -10,6 +10,7 @@ char mark_of(Span::Kind kind) {
   switch (kind) {
     case Span::Kind::kWait: return '.';
     case Span::Kind::kSoftmax: return 'e';
+    case Span::Kind::kWarpProduct: return 'm';
     case Span::Kind::kIssueProduct: return 'M';
     case Span::Kind::kIssueLoad: return 'L';
     case Span::Kind::kIssueStore: return 'S';
@@ -42,7 +43,8 @@ std::string timeline_text(const Timeline& timeline, uint64_t first, uint64_t end
     text += timeline.rows[row] + std::string(label - timeline.rows[row].size(), ' ') + " |" + lines[row] + "|\n";
   }
   return text +
-         ". waits  L, S issues a load, a store  M issues a wgmma  e softmax  = copy under way  # wgmma under way\n";
+         ". waits  L, S issues a load, a store  M issues a wgmma  m one warp's mma  e softmax  = copy under way  # "
+         "wgmma under way\n";
 }
 
 }  // namespace tandem::model
