@@ -107,10 +107,11 @@ DeviceProblem::DeviceProblem(const optest::Problem& problem, const Fill& fill, b
   poison_results();
 }
 
-// Lengths and offsets are written where the earlier ones were, if there were any.
+// What the call reads is written where the earlier values were, if there were any: a graph has its address.
 void DeviceProblem::set_problem(const optest::Problem& problem) {
-  const auto update = [](PoolBuffer& buffer, const std::vector<int32_t>& values) {
-    if (buffer.bytes() != values.size() * sizeof(int32_t)) buffer = PoolBuffer(values.size() * sizeof(int32_t));
+  const auto update = [](PoolBuffer& buffer, const auto& values) {
+    const size_t bytes = values.size() * sizeof(values[0]);
+    if (buffer.bytes() != bytes) buffer = PoolBuffer(bytes);
     buffer.from_host(values.data());
   };
   problem_ = problem;
@@ -129,11 +130,9 @@ void DeviceProblem::set_problem(const optest::Problem& problem) {
     ranges.push_back({q_begin, span.q_len, k_begin, span.k_len});
     view_.longest_k = std::max(view_.longest_k, span.k_len);
   }
-  sequences_ = PoolBuffer(ranges.size() * sizeof(SequenceRange));
-  sequences_.from_host(ranges.data());
+  update(sequences_, ranges);
   const std::vector<float> sink(problem.sink.begin(), problem.sink.end());
-  sink_ = PoolBuffer(sink.size() * sizeof(float));
-  sink_.from_host(sink.data());
+  update(sink_, sink);
 
   view_.packed = problem.packed;
   view_.batch = problem.batch;

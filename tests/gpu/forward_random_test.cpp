@@ -154,7 +154,25 @@ TEST(Refusals, C50_WhatTheCopyEngineCannotAddress) {
   }
 }
 
-TEST(Refusals, TheBackwardAndForwardsThatNeedIt) {
+// The kernels count in an int, with some room; contract 11's limit is higher.
+TEST(Refusals, MoreRowsThanTheKernelsCount) {
+  for (bool of_keys : {false, true}) {
+    const int64_t rows = INT32_MAX;
+    tandem_forward_params params = {};
+    params.struct_size = sizeof params;
+    params.exec.device = {TANDEM_CUDA, 0};
+    params.exec.backend = TANDEM_BACKEND_SM90;
+    const auto tensor = [](int64_t seqlen) {
+      return tandem_tensor{nullptr, TANDEM_BF16, 4, {1, seqlen, 1, 64}, {seqlen * 64, 64, 64, 1}};
+    };
+    params.q = params.out = tensor(of_keys ? 5 : rows);
+    params.k = params.v = tensor(of_keys ? rows : 5);
+    EXPECT_EQ(tandem_forward_check(&params), TANDEM_UNSUPPORTED);
+    EXPECT_NE(std::string(tandem_last_error()).find("rows"), std::string::npos) << tandem_last_error();
+  }
+}
+
+TEST(Refusals, TheBackward) {
   const Problem problem = dense_problem(1, 4, 5, 2, 1, 64, TANDEM_BF16);
   Runner runner(problem, random_inputs(problem, 1), TANDEM_BACKEND_SM90);
   ASSERT_EQ(runner.forward(), TANDEM_OK) << tandem_last_error();

@@ -48,6 +48,7 @@ void for_each_case(Visit visit) {
   visit(TmaLoad<5, k128>{});
   visit(TmaLoad<2, k64>{});
   visit(TmaLoad<4, k64>{});
+  visit(TmaLoad<4, k128, 4>{});
   visit(TmaStore<2>{});
   visit(TmaStore<3>{});
   visit(TmaStore<4>{});

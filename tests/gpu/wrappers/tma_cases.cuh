@@ -77,11 +77,13 @@ inline void set_half(Words& words, int64_t element, uint32_t value) {
   words[element / 2] = (words[element / 2] & ~(0xffffu << shift)) | value << shift;
 }
 
-template <int kRank, Swizzle kSwizzle>
+template <int kRank, Swizzle kSwizzle, int kCorner1 = -3>
 struct TmaLoad : CaseDefaults {
-  using Geometry = BoxGeometry<kRank, kSwizzle>;
+  using Geometry = BoxGeometry<kRank, kSwizzle, kCorner1>;
   static constexpr bool k64 = kSwizzle == Swizzle::k64Bytes;
-  static constexpr const char* kName = kRank == 2   ? k64 ? "tma_load_2d_64" : "tma_load_2d"
+  static constexpr bool kBeyond = kCorner1 >= Geometry::kDims[1];  // nothing of the box lies in the tensor
+  static constexpr const char* kName = kBeyond      ? "tma_load_beyond"
+                                       : kRank == 2 ? k64 ? "tma_load_2d_64" : "tma_load_2d"
                                        : kRank == 3 ? "tma_load_3d"
                                        : kRank == 4 ? k64 ? "tma_load_4d_64" : "tma_load_4d"
                                                     : "tma_load_5d";
