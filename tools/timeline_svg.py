@@ -34,7 +34,7 @@ COLOURS = {
     "copy k": ("#5aa469", "K being copied"),
     "copy v": ("#9c6fb5", "V"),
     "copy q": ("#c8553d", "Q"),
-    "copy": ("#8a8a8a", "results"),
+    "copy": ("#8a8a8a", "O"),
 }
 
 
@@ -159,7 +159,7 @@ def label_of(span: Span) -> str:
     if span.kind == "wait":
         return span.name.removeprefix("wait for ")
     if span.kind.startswith("copy"):
-        return place_of(span.name)
+        return ("O in " if span.kind == "copy" else "") + place_of(span.name)
     return span.name if span.kind == "softmax" else ""
 
 

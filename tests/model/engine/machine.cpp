@@ -9,6 +9,22 @@
 namespace tandem::model {
 namespace {
 
+// What one thread alone does, whichever it is.
+bool is_copy(Op op) {
+  switch (op) {
+    case Op::kTmaLoad:
+    case Op::kTmaStore:
+    case Op::kBulkLoad:
+    case Op::kBulkStore:
+    case Op::kBulkReduce:
+    case Op::kBulkWait:
+    case Op::kBulkWaitRead:
+    case Op::kCopyDone:
+    case Op::kStoreDone: return true;
+    default: return false;
+  }
+}
+
 constexpr uint64_t kMapMark = 0x74616e64656d6d70u;  // in word 0 of a model's tensor map; its number is in word 1
 constexpr uint64_t kMostPolls = 100'000;            // in a row, with nothing else happening
 constexpr uint32_t kSharedFirst = 1024;             // as on sm_90: the system keeps the first kilobyte
@@ -258,7 +274,7 @@ Verdict Machine::judge(Op op, Place place, Site site) {
 
 void Machine::record(const Thread& thread, Op op, Place place, Moment moment) {
   // One thread of a warp speaks for it: the elected one, which outlives the others where roles take one thread.
-  const bool worth_keeping = thread.lane() == elected_lane_ || op == Op::kCopyDone || op == Op::kStoreDone;
+  const bool worth_keeping = thread.lane() == elected_lane_ || is_copy(op);
   ++counts_[static_cast<size_t>(op)];
   trace_.record({step_, thread.block->index, thread.rank, op, moment, place}, worth_keeping);
 }
