@@ -102,6 +102,22 @@ TEST(VerifyCases, AreReproducibleAndCoverEveryFeature) {
   }
 }
 
+TEST(VerifyCases, AdaptToGpus) {
+  std::set<std::string> types;
+  for (int64_t index = 0; index < 300; ++index) {
+    VerifyCase c = draw_case(7, index);
+    adapt_to_gpu(c);
+    EXPECT_FALSE(c.backward);
+    EXPECT_EQ(c.headdim % 8, 0);
+    EXPECT_EQ(c.headdim_v % 8, 0);
+    types.insert(std::string(tandem_dtype_name(c.dtype)) + " to " + tandem_dtype_name(c.out_dtype));
+  }
+  for (const char* type : {"bf16 to bf16", "fp16 to fp16", "bf16 to fp32", "fp16 to fp32"}) {
+    EXPECT_EQ(types.count(type), 1u) << type;
+  }
+  EXPECT_EQ(types.count("fp32 to fp32"), 0u);
+}
+
 TEST(VerifyCases, ReferencePassesItsOwnCases) {
   for (int64_t index = 0; index < verify_group_count(); ++index) {
     const VerifyCase c = draw_case(11, index);

@@ -220,7 +220,8 @@ def _refuse_functorch() -> None:
 
 # ------------------------------------------------------------------------------------------------ past the dispatcher
 #
-# PERF: torch's dispatcher takes as long to bring twenty arguments to a Python kernel as all the rest of a small call.
+# PERF: torch's dispatcher takes as long to bring twenty arguments to a Python kernel as all the rest of a small call:
+# bench/eager_overhead.py, one row and one key on a CPU, 77 us with it and 37 us without (and with interned keywords).
 
 
 def _included_keys() -> int:
