@@ -16,6 +16,11 @@ std::string bytes_at(uint32_t bytes, uint32_t address) {
   return std::to_string(bytes) + " bytes at " + Machine::current().names().of(Place::shared(address));
 }
 
+// Anybody may read these bytes.
+bool nothing_special(const SharedMemory& shared, uint32_t address, uint32_t bytes) {
+  return shared.in_bounds(address, bytes) && shared.all(address, bytes, SharedMemory::State::kWritten);
+}
+
 void check_shared(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
   if (!block.shared.in_bounds(address, bytes)) {
     fail(caller, ReportKind::kOutOfBounds,
@@ -112,6 +117,7 @@ uint32_t own_offset(const Caller& caller, uint32_t address) {
 }
 
 const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
+  if (nothing_special(block.shared, address, bytes)) return block.shared.at(address);
   check_shared(caller, block, address, bytes);
   check_no_copy(caller, block, address, bytes);
   if (block.shared.any(address, bytes, SharedMemory::State::kUnwritten)) {
@@ -130,12 +136,9 @@ uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint
 }
 
 const uint8_t* read_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
-  using State = SharedMemory::State;
-  if (block.shared.in_bounds(address, bytes) && block.shared.all(address, bytes, State::kWritten)) {
-    return block.shared.at(address);
-  }
+  if (nothing_special(block.shared, address, bytes)) return block.shared.at(address);
   const uint8_t* found = read_shared(caller, block, address, bytes);
-  if (block.shared.any(address, bytes, State::kUnfenced)) {
+  if (block.shared.any(address, bytes, SharedMemory::State::kUnfenced)) {
     fail(caller, ReportKind::kMissingProxyFence,
          bytes_at(bytes, address) + " of shared memory, whose writer has not called fence_proxy_async_shared() since");
   }

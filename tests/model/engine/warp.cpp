@@ -11,14 +11,14 @@ namespace {
 
 constexpr uint32_t kRowBytes = 16;  // of an 8x8 matrix of 16-bit elements
 
-// Bytes of row `row` of matrix `matrix`, at the address that lane 8 * matrix + row has given.
-using MatrixRows = uint16_t[4][8][8];
-
-// Elements (row, column) and (row, column + 1) of lane `lane`; transposed: (column, row) and (column + 1, row).
-uint16_t& element(MatrixRows& rows, int matrix, int lane, int which, bool transposed) {
-  const int row = lane / 4;
-  const int column = lane % 4 * 2 + which;
-  return transposed ? rows[matrix][column][row] : rows[matrix][row][column];
+// Of a matrix, a lane has elements (lane / 4, lane % 4 * 2) and the next; transposed, row and column change places.
+struct Element {
+  int row;
+  int column;
+};
+Element element_of(int lane, int which, bool transposed) {
+  const Element plain = {lane / 4, lane % 4 * 2 + which};
+  return transposed ? Element{plain.column, plain.row} : plain;
 }
 
 uint32_t row_offset(const Caller& caller, uint32_t address) {
@@ -78,22 +78,23 @@ void warp_sync(Site site) {
   gather_all(Op::kWarpSync, {}, site);
 }
 
+// Lanes 8i to 8i + 7 give the rows of matrix i.
 void ldmatrix(uint32_t (&registers)[4], uint32_t address, bool transposed, Site site) {
   const auto& addresses = exchange(Op::kLdmatrix, address, site);
   const Thread& thread = Machine::current().self();
   const Caller caller = {thread, Op::kLdmatrix, site};
-  MatrixRows rows;
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    const uint32_t row = row_offset(caller, addresses[lane]);
-    std::memcpy(rows[lane / 8][lane % 8], read_shared(caller, *thread.block, row, kRowBytes), kRowBytes);
-  }
   for (int matrix = 0; matrix < 4; ++matrix) {
-    registers[matrix] = element(rows, matrix, thread.lane(), 0, transposed) |
-                        static_cast<uint32_t>(element(rows, matrix, thread.lane(), 1, transposed)) << 16;
+    registers[matrix] = 0;
+    for (int which = 0; which < 2; ++which) {
+      const Element element = element_of(thread.lane(), which, transposed);
+      const uint32_t row = row_offset(caller, addresses[8 * matrix + element.row]);
+      uint16_t value;
+      std::memcpy(&value, read_shared(caller, *thread.block, row, kRowBytes) + 2 * element.column, sizeof(value));
+      registers[matrix] |= static_cast<uint32_t>(value) << (16 * which);
+    }
   }
 }
 
-// Each lane's elements belong into rows that other lanes have given, two bytes at a time.
 void stmatrix(uint32_t address, const uint32_t (&registers)[4], bool transposed, Site site) {
   for (const uint32_t bits : registers) check_not_held(bits, site);
   const auto& addresses = exchange(Op::kStmatrix, address, site);
@@ -101,12 +102,10 @@ void stmatrix(uint32_t address, const uint32_t (&registers)[4], bool transposed,
   const Caller caller = {thread, Op::kStmatrix, site};
   for (int matrix = 0; matrix < 4; ++matrix) {
     for (int which = 0; which < 2; ++which) {
-      const int row = thread.lane() / 4;
-      const int column = thread.lane() % 4 * 2 + which;
-      const uint32_t row_address = row_offset(caller, addresses[8 * matrix + (transposed ? column : row)]);
+      const Element element = element_of(thread.lane(), which, transposed);
+      const uint32_t row = row_offset(caller, addresses[8 * matrix + element.row]);
       const auto value = static_cast<uint16_t>(registers[matrix] >> (16 * which));
-      const uint32_t offset = 2 * static_cast<uint32_t>(transposed ? row : column);
-      std::memcpy(write_shared(caller, *thread.block, row_address + offset, 2), &value, 2);
+      std::memcpy(write_shared(caller, *thread.block, row + 2 * static_cast<uint32_t>(element.column), 2), &value, 2);
     }
   }
 }
