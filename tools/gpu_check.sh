@@ -68,6 +68,7 @@ part_op() {
   "$programs/gpu_backend_test" --gtest_brief=1 || status=1
   shards=$(nproc)
   [ "$shards" -le 16 ] || shards=16
+  rm -f "$build"/gpu_op_*.log
   for ((index = 0; index < shards; ++index)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$index "$programs/gpu_op_test" --gtest_brief=1 \
       --gtest_filter=-Beyond31Bits.* >"$build/gpu_op_$index.log" 2>&1 &
@@ -79,8 +80,9 @@ part_op() {
     echo "-- of $build/gpu_op_$index.log:"
     grep -m 2 -A 8 ': Failure' "$build/gpu_op_$index.log" | cut -c1-600
     grep '^\[  FAILED  \]' "$build/gpu_op_$index.log" | sort -u | head -12
-    tail -n 1 "$build/gpu_op_$index.log"
+    grep 'has not ended' "$build/gpu_op_$index.log"
   done
+  awk '/ ran\. / {tests += $2} END {print tests + 0 " tests in '"$shards"' processes"}' "$build"/gpu_op_*.log
   if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
     "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Beyond31Bits.* || status=1
   fi
