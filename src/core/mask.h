@@ -165,11 +165,20 @@ TANDEM_HD constexpr void include(BasicTileBounds<Int>& bounds, BasicRowInterval<
   }
 }
 
+template <typename Int>
+TANDEM_HD constexpr bool shows_all(const BasicMaskSpec<Int>& mask) {
+  return !mask.causal && mask.window_left < 0 && mask.window_right < 0 && mask.attention_chunk == 0;
+}
+
 // The bounds of rows [row_begin, min(row_end, seqlen_q)), in closed form: rows past the end are no rows.
 template <typename Int>
 TANDEM_HD constexpr BasicTileBounds<Int> tile_bounds(const BasicMaskSpec<Int>& mask, Same<Int> row_begin,
                                                      Same<Int> row_end, Same<Int> seqlen_q, Same<Int> seqlen_k) {
   row_end = min_of(row_end, seqlen_q);
+  if (shows_all(mask)) {
+    if (row_begin >= row_end || seqlen_k == 0) return {0, 0, 0, 0, false, row_begin < row_end};
+    return {0, 0, seqlen_k, seqlen_k, true, false};
+  }
   const BasicRowRange<Int> seeing = row_range(mask, 0, seqlen_k, seqlen_q, seqlen_k);
   const Int first = max_of(row_begin, seeing.begin);
   const Int end = min_of(row_end, seeing.end);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/divisor.h"
 #include "core/host_device.h"
 #include "core/int_math.h"
 #include "core/mask.h"
@@ -35,18 +36,67 @@ TANDEM_HD constexpr bool late_rows_are_longer(const BasicMaskSpec<Int>& mask) {
 
 // Dense: every sequence has m_blocks of them; indices run from 0 to m_blocks * nheads * batch. Groups run over the
 // heads of all sequences, batch-major; the last may be smaller.
-template <typename Int>
-TANDEM_HD constexpr BasicWorkTile<Int> work_tile(Int index, Same<Int> m_blocks, Same<Int> nheads, Same<Int> batch,
-                                                 WorkOrder order) {
-  const Int head_group = static_cast<Int>(min_of(order.head_group, nheads * batch));
-  const Int tiles_per_group = m_blocks * head_group;
-  const Int group_begin = index / tiles_per_group * head_group;
-  const Int group_size = min_of(head_group, nheads * batch - group_begin);
-  const Int in_group = index % tiles_per_group;
-  const Int step = in_group / group_size;
-  const Int head = group_begin + in_group % group_size;
+TANDEM_HD constexpr WorkTile work_tile(int64_t index, int64_t m_blocks, int64_t nheads, int64_t batch,
+                                       WorkOrder order) {
+  const int64_t tiles_per_group = m_blocks * order.head_group;
+  const int64_t group_begin = index / tiles_per_group * order.head_group;
+  const int64_t group_size = min_of(order.head_group, nheads * batch - group_begin);
+  const int64_t in_group = index % tiles_per_group;
+  const int64_t step = in_group / group_size;
+  const int64_t head = group_begin + in_group % group_size;
   return {order.longest_first ? m_blocks - 1 - step : step, head % nheads, head / nheads};
 }
+
+// The same for kernels, whose divisors the host knows; fewer than 2^31 tiles. `heads`: of all sequences that share
+// groups.
+struct WorkGroups {
+  Divisor heads_per_group, heads_in_last_group;
+  int full_groups = 0;
+  bool longest_first = false;
+
+  constexpr WorkGroups() = default;
+  constexpr WorkGroups(int64_t heads, WorkOrder order) : longest_first(order.longest_first) {
+    const int64_t group = min_of(order.head_group, heads);
+    const int64_t rest = heads % group;
+    heads_per_group = Divisor(static_cast<uint32_t>(group));
+    heads_in_last_group = Divisor(static_cast<uint32_t>(rest == 0 ? group : rest));
+    full_groups = static_cast<int>(heads / group);
+  }
+
+  // Tile number `in_group` of group `group`; .head counts over all heads, .batch is 0.
+  TANDEM_HD constexpr BasicWorkTile<int> tile(uint32_t group, uint32_t in_group, int m_blocks) const {
+    const bool full = group < static_cast<uint32_t>(full_groups);
+    const uint32_t step = full ? heads_per_group.quotient(in_group) : heads_in_last_group.quotient(in_group);
+    const uint32_t size = full ? heads_per_group.divisor : heads_in_last_group.divisor;
+    const uint32_t head = group * heads_per_group.divisor + in_group - step * size;
+    return {longest_first ? m_blocks - 1 - static_cast<int>(step) : static_cast<int>(step), static_cast<int>(head), 0};
+  }
+};
+
+// Dense work: work_tile() by its divisors.
+struct DenseWork {
+  WorkGroups groups;
+  Divisor nheads, tiles_per_group;
+  int m_blocks = 0;
+  int tiles = 0;
+
+  constexpr DenseWork() = default;
+  constexpr DenseWork(int64_t m_blocks_of_each, int64_t heads, int64_t batch, WorkOrder order)
+      : groups(heads * batch, order),
+        nheads(static_cast<uint32_t>(heads)),
+        tiles_per_group(static_cast<uint32_t>(m_blocks_of_each * groups.heads_per_group.divisor)),
+        m_blocks(static_cast<int>(m_blocks_of_each)),
+        tiles(static_cast<int>(m_blocks_of_each * heads * batch)) {}
+
+  TANDEM_HD constexpr BasicWorkTile<int> tile(int index) const {
+    const uint32_t group = tiles_per_group.quotient(static_cast<uint32_t>(index));
+    BasicWorkTile<int> work =
+        groups.tile(group, static_cast<uint32_t>(index) - group * tiles_per_group.divisor, m_blocks);
+    work.batch = static_cast<int>(nheads.quotient(static_cast<uint32_t>(work.head)));
+    work.head -= work.batch * static_cast<int>(nheads.divisor);
+    return work;
+  }
+};
 
 // The largest s in [0, count) with prefix[s] <= value, given prefix[0] <= value < prefix[count] and a non-decreasing
 // array: the sequence that m_block number `value` belongs to. Sequences without m_blocks are never returned.

@@ -27,7 +27,7 @@ struct ConsumerState {
   float acc_o[Traits::kHeadDimV / 2];        // (64, kHeadDimV): O, not normalized
   uint32_t frag_p[Traits::kBlockN / 16][4];  // (64, kBlockN) in the element type
   SoftmaxRows rows;
-  VisibleKeys visible[2];
+  BasicRowInterval<int> visible[2];  // what this thread's rows see, for masked blocks
   PipelineState<Traits::kKStages> k_pipe;
   PipelineState<Traits::kVStages> v_pipe;
 };
@@ -87,7 +87,7 @@ TANDEM_DEVICE void issue_pv(float (&acc_o)[Traits::kHeadDimV / 2], const uint32_
 // What this thread's rows see; only masked blocks ask. Rows past the sequence's end, whose results are dropped, see
 // all: a row that sees nothing in its first blocks takes the rare path of the lazy softmax when it first does.
 template <typename Traits>
-TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardParams& params,
+TANDEM_DEVICE void find_visible_keys(BasicRowInterval<int> (&visible)[2], const ForwardParams& params,
                                      const ConsumerTile<Traits>& tile, int w) {
   if (tile.blocks.full_begin == tile.blocks.begin && tile.blocks.full_end == tile.blocks.end) return;
   const TilePlace place = tile.slot.place();
@@ -96,19 +96,23 @@ TANDEM_DEVICE void find_visible_keys(VisibleKeys (&visible)[2], const ForwardPar
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int row = place.first_row + w * kFragmentRows + fragment_row(half);
-    BasicRowInterval<int> keys{0, k_len};
+    visible[half] = {0, k_len};
     if (row < rows.q_len) {
-      keys = row_keys(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch);
+      visible[half] = row_keys<Traits>(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch);
     }
-    visible[half] = visible_keys(keys);
   }
 }
 
 // S as the mask and the softmax want it.
 template <typename Traits>
 TANDEM_DEVICE void transform_and_mask(ConsumerState<Traits>& state, const ForwardParams& params, int n_block) {
-  if (params.transform == ScoreTransform::kMultiply) multiply_scores(state.acc_s, params.score_factor);
-  if (params.transform == ScoreTransform::kSoftcap) softcap_scores(state.acc_s, params.score_factor);
+  if (Traits::kGeneral && TANDEM_UNLIKELY(params.transform != ScoreTransform::kNone)) {
+    if (params.transform == ScoreTransform::kMultiply) {
+      multiply_scores(state.acc_s, params.score_factor);
+    } else {
+      softcap_scores(state.acc_s, params.score_factor);
+    }
+  }
   apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
 }
 
@@ -164,7 +168,7 @@ TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, 
   float sum[2];
   exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, state.rows.reference, scale_log2, sum,
                                           finish_product);
-  if (ptx::any_sync(outgrown(sum[0]) || outgrown(sum[1]))) {
+  if (TANDEM_UNLIKELY(ptx::any_sync(outgrown(sum[0]) || outgrown(sum[1])))) {
     raise_references(state, sum, scale_log2, q);
     pack_a_fragments<Element, 0>(state.frag_p, state.acc_s);
   }

@@ -31,7 +31,7 @@ TANDEM_DEVICE uint32_t bits_between(int first_key, int begin, int end) {
 // Bit i: some row sees key `first_key` + i, a row of the tile (with interval arrays) or of the sequence.
 template <typename Traits>
 TANDEM_DEVICE uint32_t seen_keys(const ForwardParams& params, TileSlot<Traits> slot, int first_key) {
-  if (!has_intervals(params)) {
+  if (!has_intervals<Traits>(params)) {
     const TileSeen seen = slot.seen();
     return bits_between(first_key, seen.seen_begin, seen.seen_end);
   }
@@ -42,7 +42,7 @@ TANDEM_DEVICE uint32_t seen_keys(const ForwardParams& params, TileSlot<Traits> s
   TANDEM_NO_UNROLL
   for (int i = ptx::lane_index(); i < Traits::kBlockM; i += ptx::kWarpThreads) {
     const BasicRowInterval<int> keys =
-        row_keys(params, rows.q_begin, place.first_row + i, rows.q_len, k_len, place.head, place.batch);
+        row_keys<Traits>(params, rows.q_begin, place.first_row + i, rows.q_len, k_len, place.head, place.batch);
     bits |= bits_between(first_key, keys.lo, keys.hi);
   }
   TANDEM_UNROLL

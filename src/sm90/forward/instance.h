@@ -11,9 +11,9 @@ struct ForwardInstance {
   int smem_bytes;
 };
 
-// Element: Bf16 or Fp16; kRow: of kForwardTiles. Each is defined in a translation unit of its own, made of
+// The arguments are those of ForwardTraits. Each is defined in a translation unit of its own, made of
 // instance.cu.in.
-template <typename Element, int kRow>
+template <typename Element, int kRow, bool kGeneral>
 ForwardInstance forward_instance();
 
 }  // namespace tandem::sm90

@@ -16,15 +16,18 @@ namespace {
 
 using InstanceOf = ForwardInstance (*)();
 
-template <typename Element, int... kRows>
+template <typename Element, bool kGeneral, int... kRows>
 ForwardInstance find_instance(int row, std::integer_sequence<int, kRows...>) {
-  constexpr InstanceOf instances[] = {&forward_instance<Element, kRows>...};
+  constexpr InstanceOf instances[] = {&forward_instance<Element, kRows, kGeneral>...};
   return instances[row]();
 }
 
-ForwardInstance find_instance(DType dtype, int row) {
+ForwardInstance find_instance(DType dtype, int row, bool general) {
   constexpr std::make_integer_sequence<int, kForwardTilesCount> rows;
-  return dtype == DType::kBf16 ? find_instance<Bf16>(row, rows) : find_instance<Fp16>(row, rows);
+  if (dtype == DType::kBf16) {
+    return general ? find_instance<Bf16, true>(row, rows) : find_instance<Bf16, false>(row, rows);
+  }
+  return general ? find_instance<Fp16, true>(row, rows) : find_instance<Fp16, false>(row, rows);
 }
 
 Status allow_shared_memory(const ForwardInstance& instance) {
@@ -77,7 +80,9 @@ Status count_multiprocessors(int device, int* count) {
 Status prepare_forward() {
   for (int row = 0; row < kForwardTilesCount; ++row) {
     for (const DType dtype : {DType::kBf16, DType::kFp16}) {
-      TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row)));
+      for (const bool general : {false, true}) {
+        TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row, general)));
+      }
     }
   }
   for (const void* kernel :
@@ -94,7 +99,7 @@ Status launch_forward(const AttentionProblem& problem) {
   const DeviceScope scope(problem.exec.device_ordinal);
   TANDEM_RETURN_IF_ERROR(scope.status());
   const ForwardPlan plan = plan_forward(problem);
-  const ForwardInstance instance = find_instance(plan.dtype, plan.tiles_row);
+  const ForwardInstance instance = find_instance(plan.dtype, plan.tiles_row, plan.general);
   const auto stream = static_cast<cudaStream_t>(problem.exec.stream);
   int sms = 0;
   TANDEM_RETURN_IF_ERROR(count_multiprocessors(problem.exec.device_ordinal, &sms));

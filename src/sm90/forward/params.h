@@ -53,11 +53,10 @@ struct ForwardParams {
   ForwardWorkspace* workspace = nullptr;
   const PackedSequence* sequences = nullptr;  // packed: in the order of work, num_sequences of them; else nullptr
   int num_sequences = 0;
-  int m_blocks = 0;  // dense: of each sequence
   int nheads_q = 0;
-  int batch = 0;  // dense
-  int qheads_per_khead = 1;
-  WorkOrder order;
+  Divisor qheads_per_khead;
+  DenseWork dense_work;    // dense
+  WorkGroups packed_work;  // packed: of each sequence
 
   int seqlen_q = 0;  // dense
   int seqlen_k = 0;
@@ -66,7 +65,7 @@ struct ForwardParams {
   int64_t seqused_q_stride = 0;
   int64_t seqused_k_stride = 0;
 
-  BasicMaskSpec<int> mask;  // open windows and chunks in int
+  BasicMaskSpec<int> mask;  // causal is a window here
   const int* lo = nullptr;  // nullptr: no lower bound
   const int* hi = nullptr;
   RowStrides lo_strides;

@@ -12,7 +12,7 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 
 // Kernels count rows, keys and work tiles in an int; the slack leaves room for a tile beyond the last.
-constexpr int64_t kMaxCount = int64_t{1} << 30;
+constexpr int64_t kMaxCount = int64_t{1} << 29;
 
 // A panel of a row is what one TMA box and one row of the swizzle hold, as in the traits.
 Swizzle panel_of(int instance_headdim) {
@@ -105,28 +105,28 @@ int64_t max_m_blocks(const AttentionProblem& p, int64_t block_m) {
 Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
   if (max_of(p.total_q, p.total_k) > kMaxCount) {
     return Status::unsupported("q or k has " + std::to_string(max_of(p.total_q, p.total_k)) +
-                               " rows; the sm90 backend takes up to 2^30");
+                               " rows; the sm90 backend takes up to 2^29");
   }
   // In double: nothing in here may overflow.
   const double work = static_cast<double>(max_m_blocks(p, tiles.consumers * 64)) * static_cast<double>(p.nheads_q);
   if (work > static_cast<double>(kMaxCount)) {
-    return Status::unsupported("the problem has more than 2^30 blocks of " + std::to_string(tiles.consumers * 64) +
+    return Status::unsupported("the problem has more than 2^29 blocks of " + std::to_string(tiles.consumers * 64) +
                                " rows; the sm90 backend counts no further");
   }
   return Status::ok();
 }
 
-// A window that no row can see past is open. Lengths are at most 2^30, so what is left fits into an int.
+// A window that no row can see past is open. Lengths are at most 2^29, so what is left fits into an int.
 int narrow_window(int64_t window, const AttentionProblem& p) {
   return window < 0 || window >= p.total_q + p.total_k ? -1 : static_cast<int>(window);
 }
 
+// Causal is a window that shows nothing to the right.
 BasicMaskSpec<int> narrow_mask(const AttentionProblem& p) {
   BasicMaskSpec<int> mask;
-  mask.causal = p.mask.causal;
   mask.top_left = p.mask.top_left;
   mask.window_left = narrow_window(p.mask.window_left, p);
-  mask.window_right = narrow_window(p.mask.window_right, p);
+  mask.window_right = p.mask.causal ? 0 : narrow_window(p.mask.window_right, p);
   mask.attention_chunk = static_cast<int>(min_of(p.mask.attention_chunk, kMaxCount));
   return mask;
 }
@@ -160,16 +160,18 @@ void set_masks(const AttentionProblem& p, ForwardParams& params) {
   params.hi = static_cast<const int*>(p.hi.data);
   params.lo_strides = row_strides(p.lo);
   params.hi_strides = row_strides(p.hi);
-  // Heads that work side by side in step on the same key blocks share them in the L2. PERF: H200, headdim 128 causal,
-  // 4k keys: groups of 32 heads 1.03 to 1.14 against all heads at once or groups sized to the L2.
+}
+
+// Heads that work side by side in step on the same key blocks share them in the L2. PERF: H200, headdim 128 causal,
+// 4k keys: groups of 32 heads 1.03 to 1.14 against all heads at once or groups sized to the L2.
+WorkOrder work_order(const AttentionProblem& p) {
   constexpr int64_t kHeadGroup = 32;
-  const bool longest_first = late_rows_are_longer(params.mask);
-  params.order = {longest_first ? kHeadGroup : 1, longest_first};
+  const bool longest_first = late_rows_are_longer(p.mask);
+  return {longest_first ? kHeadGroup : 1, longest_first};
 }
 
 void set_dense(const AttentionProblem& p, int block_m, ForwardParams& params) {
-  params.batch = static_cast<int>(p.batch);
-  params.m_blocks = static_cast<int>(ceil_div(p.seqlen_q, block_m));
+  params.dense_work = DenseWork(ceil_div(p.seqlen_q, block_m), p.nheads_q, p.batch, work_order(p));
   params.seqlen_q = static_cast<int>(p.seqlen_q);
   params.seqlen_k = static_cast<int>(p.seqlen_k);
   params.seqused_q = static_cast<const int*>(p.seqused_q.data);
@@ -190,6 +192,7 @@ void set_packed(const AttentionProblem& p, int block_m, ForwardPlan& plan) {
   ForwardWorkspace* const workspace = plan.params.workspace;
   plan.params.num_sequences = static_cast<int>(p.batch) + 2;
   plan.params.sequences = packed_sequences(workspace);
+  plan.params.packed_work = WorkGroups(p.nheads_q, work_order(p));
   PrepareParams& prepare = plan.prepare;
   prepare.cu_seqlens_q = device_vector(p.cu_seqlens_q);
   prepare.cu_seqlens_k = device_vector(p.cu_seqlens_k);
@@ -239,12 +242,13 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   params.out_strides = {p.out.batch_stride, p.out.head_stride, p.out.row_stride};
   params.workspace = static_cast<ForwardWorkspace*>(p.exec.workspace);
   params.nheads_q = static_cast<int>(p.nheads_q);
-  params.qheads_per_khead = static_cast<int>(p.qheads_per_khead());
+  params.qheads_per_khead = Divisor(static_cast<uint32_t>(p.qheads_per_khead()));
   params.sink = static_cast<const float*>(p.sink.data);
   params.sink_stride = p.sink.stride;
   params.headdim_v = static_cast<int>(p.headdim_v);
   set_score_scale(p, params);
   set_masks(p, params);
+  plan.general = p.lo.present() || p.hi.present() || params.transform != ScoreTransform::kNone;
   if (p.packed) {
     set_packed(p, block_m, plan);
   } else {

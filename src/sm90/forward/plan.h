@@ -10,7 +10,8 @@ namespace tandem::sm90 {
 
 // A forward launch but for what needs a device: the tensor maps are described, not encoded. Host arithmetic only.
 struct ForwardPlan {
-  int tiles_row = 0;  // of kForwardTiles
+  int tiles_row = 0;     // of kForwardTiles
+  bool general = false;  // which instance: see traits.h
   DType dtype = DType::kNone;
   int64_t max_tiles = 0;  // work tiles: exact if dense, at most so many if packed
   TensorMapSpec q, k, v, out;

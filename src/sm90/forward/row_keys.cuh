@@ -10,6 +10,11 @@
 
 namespace tandem::sm90 {
 
+template <typename Traits>
+TANDEM_DEVICE bool has_intervals(const ForwardParams& params) {
+  return Traits::kGeneral && (params.lo != nullptr || params.hi != nullptr);
+}
+
 // One bound of a row from an interval array.
 TANDEM_DEVICE int interval_bound(const int* array, const RowStrides& strides, int batch, int head, int row) {
   return ptx::load_global(array + batch * strides.batch + head * strides.head + row * strides.row);
@@ -17,10 +22,12 @@ TANDEM_DEVICE int interval_bound(const int* array, const RowStrides& strides, in
 
 // The keys that a row sees, in closed form and by the interval arrays; rows past q_len see none. `batch` is 0 in a
 // packed problem, where the arrays' rows count from the start of the buffer; q_begin is 0 in a dense one.
+template <typename Traits>
 TANDEM_DEVICE BasicRowInterval<int> row_keys(const ForwardParams& params, int q_begin, int row, int q_len, int k_len,
                                              int head, int batch) {
   if (row >= q_len) return {};
   const BasicRowInterval<int> keys = row_interval(params.mask, row, q_len, k_len);
+  if (!TANDEM_UNLIKELY(has_intervals<Traits>(params))) return keys;
   const int lo = params.lo == nullptr ? 0 : interval_bound(params.lo, params.lo_strides, batch, head, q_begin + row);
   const int hi =
       params.hi == nullptr ? k_len : interval_bound(params.hi, params.hi_strides, batch, head, q_begin + row);

@@ -31,16 +31,14 @@ TANDEM_DEVICE int used_length(const int* seqused, int64_t stride, int batch, int
 }
 
 TANDEM_DEVICE TileOrigin dense_origin(const ForwardParams& params, int index) {
-  const BasicWorkTile<uint32_t> work =
-      work_tile(static_cast<uint32_t>(index), params.m_blocks, params.nheads_q, params.batch, params.order);
-  const int batch = static_cast<int>(work.batch);
+  const BasicWorkTile<int> work = params.dense_work.tile(index);
   TileOrigin origin{};
   origin.sequence.q_rows = params.seqlen_q;
-  origin.sequence.q_len = used_length(params.seqused_q, params.seqused_q_stride, batch, params.seqlen_q);
-  origin.sequence.k_len = used_length(params.seqused_k, params.seqused_k_stride, batch, params.seqlen_k);
-  origin.m_block = static_cast<int>(work.m_block);
-  origin.head = static_cast<int>(work.head);
-  origin.batch = batch;
+  origin.sequence.q_len = used_length(params.seqused_q, params.seqused_q_stride, work.batch, params.seqlen_q);
+  origin.sequence.k_len = used_length(params.seqused_k, params.seqused_k_stride, work.batch, params.seqlen_k);
+  origin.m_block = work.m_block;
+  origin.head = work.head;
+  origin.batch = work.batch;
   return origin;
 }
 
@@ -66,11 +64,14 @@ TANDEM_DEVICE TileOrigin packed_origin(const ForwardParams& params, int index) {
   const Half second = ptx::load_global(reinterpret_cast<const Half*>(found) + 1);
   origin.sequence = {first.word[0],  first.word[1],  first.word[2],  first.word[3],
                      second.word[0], second.word[1], second.word[2], second.word[3]};
-  const int in_sequence = index - origin.sequence.block_begin * params.nheads_q;
-  const BasicWorkTile<uint32_t> work =
-      work_tile(static_cast<uint32_t>(in_sequence), origin.sequence.m_blocks, params.nheads_q, 1, params.order);
-  origin.m_block = static_cast<int>(work.m_block);
-  origin.head = static_cast<int>(work.head);
+  const uint32_t in_sequence = static_cast<uint32_t>(index - origin.sequence.block_begin * params.nheads_q);
+  const uint32_t tiles_per_group =
+      static_cast<uint32_t>(origin.sequence.m_blocks) * params.packed_work.heads_per_group.divisor;
+  const uint32_t group = in_sequence / tiles_per_group;
+  const BasicWorkTile<int> work =
+      params.packed_work.tile(group, in_sequence - group * tiles_per_group, origin.sequence.m_blocks);
+  origin.m_block = work.m_block;
+  origin.head = work.head;
   return origin;
 }
 
@@ -95,15 +96,16 @@ TANDEM_DEVICE int first_lanes_max(int value) {
 }
 
 // What rows [first_row, first_row + kRows) see where interval arrays narrow the mask: each lane looks at every 32nd.
-template <int kRows>
-TANDEM_DEVICE BasicTileBounds<int> interval_bounds(const ForwardParams& params, const TileOrigin& origin,
-                                                   int first_row) {
+template <typename Traits, int kRows>
+TANDEM_DEVICE BasicTileBounds<int> interval_bounds(const ForwardParams& params, const TileOrigin& origin, int first_row,
+                                                   int lane) {
   const PackedSequence& sequence = origin.sequence;
   BasicTileBounds<int> own;
-  for (int i = ptx::lane_index(); i < kRows; i += ptx::kWarpThreads) {
+  for (int i = lane; i < kRows; i += ptx::kWarpThreads) {
     const int row = first_row + i;
     if (row < sequence.q_len) {
-      include(own, row_keys(params, sequence.q_begin, row, sequence.q_len, sequence.k_len, origin.head, origin.batch));
+      include(own, row_keys<Traits>(params, sequence.q_begin, row, sequence.q_len, sequence.k_len, origin.head,
+                                    origin.batch));
     }
   }
   BasicTileBounds<int> bounds;
@@ -116,24 +118,19 @@ TANDEM_DEVICE BasicTileBounds<int> interval_bounds(const ForwardParams& params, 
   return bounds;
 }
 
-TANDEM_DEVICE bool has_intervals(const ForwardParams& params) {
-  return params.lo != nullptr || params.hi != nullptr;
-}
-
 // Lane w < kConsumers: the bounds of consumer w's rows; the other lanes: of all rows of the sequence.
 template <typename Traits>
-TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, const TileOrigin& origin) {
-  const int lane = ptx::lane_index();
+TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, const TileOrigin& origin, int lane) {
   const int first_row = origin.m_block * Traits::kBlockM;
   const int q_len = origin.sequence.q_len;
   const bool consumer = lane < Traits::kConsumers;
   const int begin = consumer ? first_row + lane * 64 : 0;
   BasicTileBounds<int> bounds =
       tile_bounds(params.mask, begin, consumer ? begin + 64 : q_len, q_len, origin.sequence.k_len);
-  if (has_intervals(params)) {
+  if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
     TANDEM_NO_UNROLL
     for (int w = 0; w < Traits::kConsumers; ++w) {
-      const BasicTileBounds<int> narrowed = interval_bounds<64>(params, origin, first_row + w * 64);
+      const BasicTileBounds<int> narrowed = interval_bounds<Traits, 64>(params, origin, first_row + w * 64, lane);
       if (lane == w) bounds = narrowed;
     }
   }
@@ -142,19 +139,22 @@ TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, cons
 
 // The slot's words about keys. Each lane brings its bounds.
 template <typename Traits>
-TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot) {
+TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot, int lane) {
   static_assert(Traits::kConsumers < 4);
-  const int lane = ptx::lane_index();
-  const BasicTileBounds<int> bounds = lane_bounds<Traits>(params, origin);
+  const BasicTileBounds<int> bounds = lane_bounds<Traits>(params, origin, lane);
   BasicBlockRange<int> range = block_range(bounds, Traits::kBlockN);
   const bool visits = lane < Traits::kConsumers && !range.empty();
   const int begin = first_lanes_min(visits ? range.begin : INT32_MAX);
   const int end = first_lanes_max(visits ? range.end : 0);
-  const int all_full_begin = first_lanes_max(lane < Traits::kConsumers ? range.full_begin : 0);
-  const int all_full_end = first_lanes_min(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
+  int all_full_begin = 0;  // with interval arrays there may be holes in any block that is not full
+  int all_full_end = 0;
+  if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
+    all_full_begin = first_lanes_max(lane < Traits::kConsumers ? range.full_begin : 0);
+    all_full_end = first_lanes_min(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
+  }
 
   // Transformed scores take the loop that masks.
-  if (params.transform != ScoreTransform::kNone) range.full_begin = range.full_end = range.end;
+  if (Traits::kGeneral && params.transform != ScoreTransform::kNone) range.full_begin = range.full_end = range.end;
   if (visits) {
     slot.set(lane, ConsumerBlocks{range.begin, range.end, range.full_begin, range.full_end});
   } else if (lane < Traits::kConsumers) {
@@ -164,25 +164,25 @@ TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& or
   if (lane != Traits::kConsumers) return;
   const bool any = end > 0;
   const int k_len = origin.sequence.k_len;
-  slot.set(TileKeys{any ? begin : 0, any ? end : 0, k_len, origin.head / params.qheads_per_khead});
+  slot.set(TileKeys{any ? begin : 0, any ? end : 0, k_len,
+                    static_cast<int>(params.qheads_per_khead.quotient(static_cast<uint32_t>(origin.head)))});
   TileSeen seen{};
   seen.seen_begin = bounds.min_lo;
   seen.seen_end = bounds.max_hi;
-  if (has_intervals(params)) {
+  // Keys past the end of a dense problem's buffer come as zeros.
+  const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k;
+  seen.clean_begin = ceil_div(seen.seen_begin, Traits::kBlockN);
+  seen.clean_end = zero_filled ? INT32_MAX : seen.seen_end / Traits::kBlockN;
+  if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
     seen.clean_begin = all_full_begin;
     seen.clean_end = all_full_end;
-  } else {
-    // Keys past the end of a dense problem's buffer come as zeros.
-    const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k;
-    seen.clean_begin = ceil_div(seen.seen_begin, Traits::kBlockN);
-    seen.clean_end = zero_filled ? INT32_MAX : seen.seen_end / Traits::kBlockN;
   }
   slot.set(seen);
 }
 
 template <typename Traits>
-TANDEM_DEVICE void send_place(const TileOrigin& origin, TileSlot<Traits> slot) {
-  if (ptx::lane_index() != 0) return;
+TANDEM_DEVICE void send_place(const TileOrigin& origin, TileSlot<Traits> slot, int lane) {
+  if (lane != 0) return;
   const PackedSequence& sequence = origin.sequence;
   slot.set(TilePlace{1, origin.m_block * Traits::kBlockM, origin.head, origin.batch});
   slot.set(TileRows{sequence.q_begin, sequence.q_len, sequence.q_rows, sequence.k_begin});
@@ -211,18 +211,18 @@ TANDEM_DEVICE void publish(PipelineState<Traits::kTileStages> pipe) {
   ptx::mbarrier_arrive_if(barrier_at(Traits::kTileFull, pipe.index), ptx::lane_index() == 0);
 }
 
-// A work tile to everybody. Q goes ahead if it has a place of its own; else its place is free only when this tile is
-// the only one, and K and V must not wait for that.
+// A work tile to everybody. Q comes last: its place falls free only when O of the tile that was there before has left
+// it, and K and V need not wait for that.
 template <typename Traits>
 TANDEM_DEVICE void send_tile(const ForwardParams& params, int index, PipelineState<Traits::kTileStages> pipe,
                              PipelineState<Traits::kQStages> q_pipe) {
+  const int lane = ptx::thread_rank_anew() % ptx::kWarpThreads;  // nothing about it is kept from tile to tile
   const TileSlot<Traits> slot(pipe.index);
   const TileOrigin origin = params.sequences == nullptr ? dense_origin(params, index) : packed_origin(params, index);
-  if constexpr (Traits::kQStages > 1) load_q<Traits>(params, origin, q_pipe);
-  send_place<Traits>(origin, slot);
-  send_blocks<Traits>(params, origin, slot);
+  send_place<Traits>(origin, slot, lane);
+  send_blocks<Traits>(params, origin, slot, lane);
   publish<Traits>(pipe);
-  if constexpr (Traits::kQStages == 1) load_q<Traits>(params, origin, q_pipe);
+  load_q<Traits>(params, origin, q_pipe);
 }
 
 // The next work tile's number. Whoever prepared the counter has ended by then.
@@ -235,7 +235,7 @@ TANDEM_DEVICE int draw_tile(const ForwardParams& params) {
 
 // The host has seen to it that they can be counted in an int.
 TANDEM_DEVICE int count_tiles(const ForwardParams& params) {
-  if (params.sequences == nullptr) return params.m_blocks * params.batch * params.nheads_q;
+  if (params.sequences == nullptr) return params.dense_work.tiles;
   ptx::wait_for_previous_grid();
   return ptx::load_global(&params.workspace->m_blocks) * params.nheads_q;
 }

@@ -34,9 +34,11 @@ namespace tandem::sm90 {
 // Number 0 is block_sync(). turn + w, then epilogue + w.
 constexpr int kTurnBarrier = 1;
 
-// ElementType: Bf16 or Fp16; kRow: of kForwardTiles.
-template <typename ElementType, int kRow>
+// ElementType: Bf16 or Fp16; kRow: of kForwardTiles; kIsGeneral: takes interval arrays and transformed scores too.
+// PERF: H200, causal, 512 keys, 2026-11-30: without the code for those 1.07 at headdim 64, 1.04 at 128, 1.01 at 256.
+template <typename ElementType, int kRow, bool kIsGeneral>
 struct ForwardTraits {
+  static constexpr bool kGeneral = kIsGeneral;
   static constexpr ForwardTiles kTiles = kForwardTiles[kRow];
   using Element = ElementType;
   static constexpr int kHeadDim = kTiles.headdim;
@@ -51,7 +53,7 @@ struct ForwardTraits {
   static constexpr bool kPingPong = kTiles.ping_pong;
   static constexpr bool kLazy = kTiles.lazy;
   static constexpr int kPackLag = kTiles.pack_lag;
-  static constexpr int kTileStages = 2;  // work tiles under way: one, and the next
+  static constexpr int kTileStages = 3;  // work tiles under way: one, and the next two
   static constexpr int kEpilogueBarrier = kTurnBarrier + kConsumers;
 
   // The file's 64 K registers, in steps of 8 a thread: what the launch gives each warpgroup, moved by setmaxnreg.

@@ -15,6 +15,8 @@
 #define TANDEM_GRID_CONSTANT __grid_constant__
 #define TANDEM_UNROLL _Pragma("unroll")
 #define TANDEM_NO_UNROLL _Pragma("unroll 1")
+// Of a branch: the compiler moves its code out of the way of what is executed otherwise.
+#define TANDEM_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), false)
 
 namespace tandem::sm90::ptx {
 

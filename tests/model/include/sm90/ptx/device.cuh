@@ -13,6 +13,7 @@
 #define TANDEM_GRID_CONSTANT
 #define TANDEM_UNROLL
 #define TANDEM_NO_UNROLL
+#define TANDEM_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), false)
 
 namespace tandem::sm90::ptx {
 
