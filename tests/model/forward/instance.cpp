@@ -41,9 +41,9 @@ ForwardInstance instance_of() {
 }  // namespace
 
 template <>
-ForwardInstance forward_instance<TANDEM_MODEL_ROW>(DType dtype) {
-  return dtype == DType::kBf16 ? instance_of<sm90::ForwardTraits<Bf16, TANDEM_MODEL_ROW>>()
-                               : instance_of<sm90::ForwardTraits<Fp16, TANDEM_MODEL_ROW>>();
+ForwardInstance forward_instance<TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>(DType dtype) {
+  return dtype == DType::kBf16 ? instance_of<sm90::ForwardTraits<Bf16, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>()
+                               : instance_of<sm90::ForwardTraits<Fp16, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>();
 }
 
 }  // namespace tandem::model

@@ -16,8 +16,8 @@ struct ForwardInstance {
   void (*name_everything)(Names& names);  // by the barrier table of sm90/forward/traits.h
 };
 
-// kRow: of sm90::kForwardTiles; dtype: bf16 or fp16. instance.cpp is compiled once for each row.
-template <int kRow>
+// kRow and kGeneral: of sm90::ForwardTraits; dtype: bf16 or fp16. instance.cpp is compiled once for each of both.
+template <int kRow, bool kGeneral>
 ForwardInstance forward_instance(DType dtype);
 
 }  // namespace tandem::model

@@ -119,10 +119,16 @@ class Memory {
   void *q_, *k_, *v_, *out_, *lse_;
 };
 
-template <int... kRows>
+template <bool kGeneral, int... kRows>
 ForwardInstance find_instance(int row, DType dtype, std::integer_sequence<int, kRows...>) {
-  constexpr ForwardInstance (*kInstances[])(DType) = {&forward_instance<kRows>...};
+  constexpr ForwardInstance (*kInstances[])(DType) = {&forward_instance<kRows, kGeneral>...};
   return kInstances[row](dtype);
+}
+
+ForwardInstance find_instance(const sm90::ForwardPlan& plan) {
+  constexpr std::make_integer_sequence<int, sm90::kForwardTilesCount> kRows;
+  return plan.general ? find_instance<true>(plan.tiles_row, plan.dtype, kRows)
+                      : find_instance<false>(plan.tiles_row, plan.dtype, kRows);
 }
 
 // As sm90/forward/launch.cu does it.
@@ -148,8 +154,7 @@ ForwardRun run_forward(const Problem& problem, const optest::Inputs& inputs, int
   const Status status = sm90::forward_supports(attention);
   if (!status.is_ok()) throw std::invalid_argument(status.message());
   const sm90::ForwardPlan plan = sm90::plan_forward(attention);
-  constexpr std::make_integer_sequence<int, sm90::kForwardTilesCount> kRows;
-  const ForwardInstance instance = find_instance(plan.tiles_row, plan.dtype, kRows);
+  const ForwardInstance instance = find_instance(plan);
 
   ForwardRun run;
   run.result = machine.run(prepare_launch(plan, problem.packed));

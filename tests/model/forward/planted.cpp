@@ -283,10 +283,10 @@ std::vector<PlantedBug> product_bugs() {
        ReportKind::kMisaligned,
        {"tile_slot[0] + 4 is not a multiple of 16", "scheduler"}},
       {"slot_over_barrier",
-       "the second word of the tile slot is written over q_full",
-       {add(skip(Op::kStoreShared, "tile_slot[0] + 16"), 240)},
+       "the second word of the tile slot is written 384 bytes further on, among the barriers",
+       {add(skip(Op::kStoreShared, "tile_slot[0] + 16"), 384)},
        ReportKind::kBarrierMisuse,
-       {"16 bytes at q_full[0] are an mbarrier's"}},
+       {"are an mbarrier's", "warp 1 (scheduler)"}},
   };
 }
 
