@@ -135,23 +135,42 @@ RowStrides row_strides(const RowTensor& tensor) {
   return {tensor.batch_stride, tensor.head_stride, tensor.row_stride};
 }
 
+// Below this a softcap of any score in range is the score itself, to the last bit of fp32.
+constexpr double kLargestSoftcap = 1e12;
+// Above the smallest normal number, which a kernel would take for 0.
+constexpr double kSmallestScale = 1e-30;
+
+ScoreTransform transform_of(const AttentionProblem& p) {
+  if (p.softcap != 0 && p.softcap < kLargestSoftcap) return ScoreTransform::kSoftcap;
+  // Else the order of scores is not that of exponents, or there is none.
+  return p.softmax_scale > kSmallestScale ? ScoreTransform::kNone : ScoreTransform::kMultiply;
+}
+
 // Scores to exponents: 2^(scale_log2 * transformed S).
 void set_score_scale(const AttentionProblem& p, ForwardParams& params) {
-  // Below this a softcap of any score in range is the score itself, to the last bit of fp32.
-  constexpr double kLargestSoftcap = 1e12;
-  // Above the smallest normal number, which a kernel would take for 0.
-  constexpr double kSmallestScale = 1e-30;
-  if (p.softcap != 0 && p.softcap < kLargestSoftcap) {
-    params.transform = ScoreTransform::kSoftcap;
-    params.score_factor = static_cast<float>(p.softmax_scale / p.softcap);
-    params.scale_log2 = static_cast<float>(p.softcap * kLog2E);
-  } else if (p.softmax_scale > kSmallestScale) {
-    params.scale_log2 = static_cast<float>(p.softmax_scale * kLog2E);
-  } else {  // the order of scores is not that of exponents, or there is none
-    params.transform = ScoreTransform::kMultiply;
-    params.score_factor = static_cast<float>(p.softmax_scale);
-    params.scale_log2 = static_cast<float>(kLog2E);
+  params.transform = transform_of(p);
+  switch (params.transform) {
+    case ScoreTransform::kNone: params.scale_log2 = static_cast<float>(p.softmax_scale * kLog2E); break;
+    case ScoreTransform::kMultiply:
+      params.score_factor = static_cast<float>(p.softmax_scale);
+      params.scale_log2 = static_cast<float>(kLog2E);
+      break;
+    case ScoreTransform::kSoftcap:
+      params.score_factor = static_cast<float>(p.softmax_scale / p.softcap);
+      params.scale_log2 = static_cast<float>(p.softcap * kLog2E);
+      break;
   }
+}
+
+// Which of the two kinds of instance.
+bool is_general(const AttentionProblem& p) {
+  return p.lo.present() || p.hi.present() || transform_of(p) != ScoreTransform::kNone;
+}
+
+// Of a supported head dim.
+ForwardTiles tiles_of(const AttentionProblem& p) {
+  const int row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
+  return forward_tiles(row, is_general(p));
 }
 
 void set_masks(const AttentionProblem& p, ForwardParams& params) {
@@ -217,16 +236,17 @@ Status forward_supports(const AttentionProblem& p) {
   TANDEM_RETURN_IF_ERROR(check_headdim("headdim", p.headdim));
   TANDEM_RETURN_IF_ERROR(check_headdim("headdim_v", p.headdim_v));
   if (forward_is_empty(p)) return Status::ok();
-  const int row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
-  TANDEM_RETURN_IF_ERROR(check_counts(p, kForwardTiles[row]));
-  return check_maps(tensor_maps(p, kForwardTiles[row]));
+  const ForwardTiles tiles = tiles_of(p);
+  TANDEM_RETURN_IF_ERROR(check_counts(p, tiles));
+  return check_maps(tensor_maps(p, tiles));
 }
 
 ForwardPlan plan_forward(const AttentionProblem& p) {
   ForwardPlan plan;
   plan.tiles_row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
   plan.dtype = p.dtype;
-  const ForwardTiles& tiles = kForwardTiles[plan.tiles_row];
+  plan.general = is_general(p);
+  const ForwardTiles tiles = tiles_of(p);
   const int block_m = tiles.consumers * 64;
   plan.max_tiles = max_m_blocks(p, block_m) * p.nheads_q;
   const Maps maps = tensor_maps(p, tiles);
@@ -248,7 +268,6 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   params.headdim_v = static_cast<int>(p.headdim_v);
   set_score_scale(p, params);
   set_masks(p, params);
-  plan.general = p.lo.present() || p.hi.present() || params.transform != ScoreTransform::kNone;
   if (p.packed) {
     set_packed(p, block_m, plan);
   } else {

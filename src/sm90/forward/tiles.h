@@ -28,6 +28,14 @@ constexpr ForwardTiles kForwardTiles[] = {
 };
 constexpr int kForwardTilesCount = sizeof(kForwardTiles) / sizeof(kForwardTiles[0]);
 
+// The tiles of an instance. Interval arrays and transformed scores take registers that three consumers do not have:
+// with them ptxas spills.
+constexpr ForwardTiles forward_tiles(int row, bool general) {
+  ForwardTiles tiles = kForwardTiles[row];
+  if (general && tiles.consumers == 3) tiles.consumers = 2;
+  return tiles;
+}
+
 // Number of the row that covers these head dims, or -1.
 constexpr int find_forward_tiles(int headdim, int headdim_v) {
   for (int i = 0; i < kForwardTilesCount; ++i) {

@@ -39,7 +39,7 @@ constexpr int kTurnBarrier = 1;
 template <typename ElementType, int kRow, bool kIsGeneral>
 struct ForwardTraits {
   static constexpr bool kGeneral = kIsGeneral;
-  static constexpr ForwardTiles kTiles = kForwardTiles[kRow];
+  static constexpr ForwardTiles kTiles = forward_tiles(kRow, kGeneral);
   using Element = ElementType;
   static constexpr int kHeadDim = kTiles.headdim;
   static constexpr int kHeadDimV = kTiles.headdim_v;
