@@ -32,10 +32,14 @@ __host__ __device__ RowOfHead row_of_head(const DeviceView& view, const Sample& 
 
 // The right values of a sample, row by row.
 struct Right {
-  double* out;     // (count, headdim_v)
-  double* lse;     // (count)
-  uint8_t* empty;  // (count): it sees no key, and is exact
+  double* out;        // (count, headdim_v)
+  double* lse;        // (count)
+  uint8_t* empty;     // (count): it sees no key, and is exact
+  double* lse_error;  // (count): allowed
 };
+
+// Of a sum in fp32, by the magnitudes of its terms: a few units in the last place of the partial sums.
+constexpr double kSumError = 2.4e-7;
 
 struct Maxima {  // bits of doubles >= 0, which compare like them
   unsigned long long plain_error = 0;
@@ -66,16 +70,24 @@ struct alignas(16) EightElements {
   uint16_t bits[8];
 };
 
-__device__ double dot(const uint16_t* a, const uint16_t* b, int64_t length, int32_t dtype) {
-  double sum = 0;
+struct Dot {
+  double sum;
+  double size;  // sum of the terms' magnitudes
+};
+
+__device__ Dot dot(const uint16_t* a, const uint16_t* b, int64_t length, int32_t dtype) {
+  Dot result{0, 0};
   for (int64_t c = 0; c < length; c += 8) {
     const EightElements x = *reinterpret_cast<const EightElements*>(a + c);
     const EightElements y = *reinterpret_cast<const EightElements*>(b + c);
     for (int n = 0; n < 8; ++n) {
-      sum += static_cast<double>(from_16bit(dtype, x.bits[n])) * static_cast<double>(from_16bit(dtype, y.bits[n]));
+      const double term =
+          static_cast<double>(from_16bit(dtype, x.bits[n])) * static_cast<double>(from_16bit(dtype, y.bits[n]));
+      result.sum += term;
+      result.size += fabs(term);
     }
   }
-  return sum;
+  return result;
 }
 
 __device__ double capped(double score, double softcap) {
@@ -120,16 +132,20 @@ __global__ void oracle_kernel(DeviceView view, Sample sample, double* all_scores
     const int64_t head_k = which.head / (view.nheads_q / view.nheads_k);
     const uint16_t* q = view.q + view.q_at.at(entry, view.packed ? which.row : place.position, which.head);
     double visible = 0;
+    double size = 0;
     for (int64_t j = threadIdx.x; j < range.k_len; j += blockDim.x) {
       s[j] = s_rounded[j] = -INFINITY;
       if (!sees(view, place.sequence, which.head, place.position, j)) continue;
       const uint16_t* k = view.k + view.k_at.at(entry, range.k_begin + j, head_k);
-      const double score = view.scale * dot(q, k, view.headdim, view.dtype);
+      const Dot product = dot(q, k, view.headdim, view.dtype);
+      const double score = view.scale * product.sum;
+      size = fmax(size, fabs(view.scale) * product.size);
       s[j] = capped(score, view.softcap);
       s_rounded[j] = capped(round_to_16bit(view.dtype, score), view.softcap);
       visible = 1;
     }
     visible = block_max(visible);
+    size = block_max(size);
     const double sink = view.sink != nullptr ? static_cast<double>(view.sink[which.head]) : -INFINITY;
     const double row_lse = softmax(s, range.k_len, sink);
     softmax(s_rounded, range.k_len, sink);
@@ -157,6 +173,7 @@ __global__ void oracle_kernel(DeviceView view, Sample sample, double* all_scores
     }
     if (threadIdx.x == 0) want.lse[n] = visible > 0 ? row_lse : sink;
     if (threadIdx.x == 0) want.empty[n] = visible == 0;
+    if (threadIdx.x == 0) want.lse_error[n] = fmax(1e-5 * fmax(1.0, fabs(want.lse[n])), kSumError * size);
     __syncthreads();
   }
   plain_error = block_max(plain_error);
@@ -188,7 +205,7 @@ __global__ void compare_kernel(DeviceView view, Sample sample, Right want, doubl
     if (column == view.headdim_v) {
       const double lse = want.lse[n / width];
       const double got = view.lse == nullptr ? lse : view.lse[view.lse_index(which.row, which.head)];
-      right = got == lse || (!empty && fabs(got - lse) <= 1e-5 * fmax(1.0, fabs(lse)));
+      right = got == lse || (!empty && fabs(got - lse) <= want.lse_error[n / width]);
     } else {
       const double error =
           fabs(got_out(view, out_element(view, which) + column) - want.out[n / width * view.headdim_v + column]);
@@ -235,7 +252,7 @@ std::string describe_fault(const DeviceView& view, const Sample& sample, int64_t
       "%s of row %lld (of %lld in all), head %lld, column %lld is %.9g, the oracle says %.9g; allowed error %.3g",
       of_lse ? "LSE" : "O", static_cast<long long>(which.row), static_cast<long long>(view.rows_q()),
       static_cast<long long>(which.head), static_cast<long long>(of_lse ? 0 : column), got, want,
-      of_lse ? 1e-5 * std::max(1.0, std::fabs(want)) : allowed);
+      of_lse ? device_value(right.lse_error + n) : allowed);
   return text;
 }
 
@@ -253,7 +270,8 @@ std::string compare_with_oracle(const DeviceView& view, int64_t most_rows) {
   const PoolBuffer out(static_cast<size_t>(sample.count * view.headdim_v) * sizeof(double));
   const PoolBuffer lse(static_cast<size_t>(sample.count) * sizeof(double));
   const PoolBuffer empty(static_cast<size_t>(sample.count));
-  const Right want{out.as<double>(), lse.as<double>(), empty.as<uint8_t>()};
+  const PoolBuffer lse_error(static_cast<size_t>(sample.count) * sizeof(double));
+  const Right want{out.as<double>(), lse.as<double>(), empty.as<uint8_t>(), lse_error.as<double>()};
   const PoolBuffer maxima(sizeof(Maxima));
   const PoolBuffer first_fault(sizeof(unsigned long long));
   maxima.fill(0);

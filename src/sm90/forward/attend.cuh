@@ -132,16 +132,22 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
     for (int i = 0; i < 4; ++i) maximum[half_of(i)] = ptx::max(maximum[half_of(i)], s[i]);
   }
   float rescale[2];
+  float offset[2];
+  float subtrahend[2];  // the reference where its offset is huge
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float before = state.rows.reference[half];
-    const float exponent = quad_max(maximum[half]) * scale_log2;
+    const float largest = ptx::max(quad_max(maximum[half]), before);
     if (grown[half]) {
-      state.rows.reference[half] = exponent;
+      state.rows.reference[half] = largest;
       sum[half] = 0.0f;
     }
-    rescale[half] = grown[half] ? ptx::ex2(before - state.rows.reference[half]) : 1.0f;
+    rescale[half] = grown[half] ? rescale_factor(before, largest, scale_log2) : 1.0f;
     state.rows.sum[half] *= rescale[half];
+    offset[half] = state.rows.reference[half] * scale_log2;
+    const bool huge = is_huge(offset[half]);
+    subtrahend[half] = huge ? state.rows.reference[half] : 0.0f;
+    if (huge) offset[half] = 0.0f;
   }
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kBlockN / 2; i += 4) {
@@ -151,7 +157,7 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
     for (int k = 0; k < 4; ++k) {
       const int half = half_of(k);
       if (!grown[half]) continue;
-      state.acc_s[i + k] = ptx::ex2(ptx::fma(s[k], scale_log2, -state.rows.reference[half]));
+      state.acc_s[i + k] = ptx::ex2(ptx::fma(s[k] - subtrahend[half], scale_log2, -offset[half]));
       sum[half] += state.acc_s[i + k];
     }
   }
@@ -165,9 +171,13 @@ template <typename Traits, typename FinishProduct>
 TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, int q,
                                 const FinishProduct& finish_product) {
   using Element = typename Traits::Element;
+  const float offset[2] = {state.rows.reference[0] * scale_log2, state.rows.reference[1] * scale_log2};
   float sum[2];
-  exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, state.rows.reference, scale_log2, sum,
-                                          finish_product);
+  exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, offset, scale_log2, sum, finish_product);
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    if (is_huge(offset[half])) sum[half] = INFINITY;  // done again with care
+  }
   if (TANDEM_UNLIKELY(ptx::any_sync(outgrown(sum[0]) || outgrown(sum[1])))) {
     raise_references(state, sum, scale_log2, q);
     pack_a_fragments<Element, 0>(state.frag_p, state.acc_s);

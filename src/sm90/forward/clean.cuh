@@ -11,10 +11,10 @@
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/warp.cuh"
 
-// The clean-up warp. A block of keys may reach over keys that no row sees: past the used length, before the first
-// window, between row intervals. Their scores are selected away, so P is 0 there, but 0 times a NaN of V is a NaN [7]:
-// their rows of V are cleared in shared memory before a consumer reads them. Most blocks need none of this and never
-// meet this warp.
+// The clean-up warp. A block of keys may reach over keys that no row of the tile sees: past the used length, before the
+// first window, between row intervals, later ones under a causal mask. Their scores are selected away, so P is 0 there,
+// but 0 times a NaN of V is a NaN [7]: their rows of V are cleared in shared memory before a consumer reads them. Most
+// blocks need none of this and never meet this warp.
 namespace tandem::sm90 {
 
 TANDEM_DEVICE bool needs_cleaning(const TileSeen& seen, int n_block) {
@@ -28,7 +28,7 @@ TANDEM_DEVICE uint32_t bits_between(int first_key, int begin, int end) {
   return from < to ? (0xffffffffu >> (32 - (to - from))) << from : 0;
 }
 
-// Bit i: some row sees key `first_key` + i, a row of the tile (with interval arrays) or of the sequence.
+// Bit i: some row of the tile sees key `first_key` + i.
 template <typename Traits>
 TANDEM_DEVICE uint32_t seen_keys(const ForwardParams& params, TileSlot<Traits> slot, int first_key) {
   if (!has_intervals<Traits>(params)) {
@@ -50,13 +50,18 @@ TANDEM_DEVICE uint32_t seen_keys(const ForwardParams& params, TileSlot<Traits> s
   return bits;
 }
 
-// A row of V lies in one row of each panel, whatever the swizzle.
+// Writes zeros over rows first_row + i whose bit i of `rows` is set, of 32. A row lies in one row of each panel,
+// whatever the swizzle.
 template <typename Tile>
-TANDEM_DEVICE void clear_row(uint32_t address, int row) {
+TANDEM_DEVICE void clear_rows(uint32_t address, int first_row, uint32_t rows) {
   constexpr int kChunks = Tile::kPanelRowBytes / 16;
-  for (int i = ptx::lane_index(); i < Tile::kPanels * kChunks; i += ptx::kWarpThreads) {
-    const uint32_t panel = address + static_cast<uint32_t>(i / kChunks * Tile::kPanelBytes);
-    ptx::store_shared(panel + static_cast<uint32_t>(row * Tile::kPanelRowBytes + i % kChunks * 16), TilePlace{});
+  TANDEM_NO_UNROLL
+  for (int i = ptx::lane_index(); i < 32 * Tile::kPanels * kChunks; i += ptx::kWarpThreads) {
+    const int row = i / kChunks % 32;
+    if ((rows >> row & 1) == 0) continue;
+    const int panel = i / kChunks / 32;
+    const int offset = panel * Tile::kPanelBytes + (first_row + row) * Tile::kPanelRowBytes + i % kChunks * 16;
+    ptx::store_shared(address + static_cast<uint32_t>(offset), TilePlace{});
   }
 }
 
@@ -64,14 +69,12 @@ TANDEM_DEVICE void clear_row(uint32_t address, int row) {
 template <typename Traits>
 TANDEM_DEVICE void clean_block(const ForwardParams& params, TileSlot<Traits> slot, int n_block, int stage) {
   using Tile = typename Traits::VTile;
+  static_assert(Traits::kBlockN % 32 == 0);
   const uint32_t address = Traits::kSmemV + static_cast<uint32_t>(stage) * Tile::kBytes;
   TANDEM_NO_UNROLL
   for (int key = 0; key < Traits::kBlockN; key += 32) {
-    uint32_t unseen = ~seen_keys<Traits>(params, slot, n_block * Traits::kBlockN + key);
-    TANDEM_NO_UNROLL
-    for (int row = key; row < min_of(key + 32, Traits::kBlockN); ++row, unseen >>= 1) {
-      if ((unseen & 1) != 0) clear_row<Tile>(address, row);
-    }
+    const uint32_t unseen = ~seen_keys<Traits>(params, slot, n_block * Traits::kBlockN + key);
+    if (unseen != 0) clear_rows<Tile>(address, key, unseen);
   }
 }
 

@@ -32,7 +32,7 @@ TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams
   for (int half = 0; half < 2; ++half) {
     const int row = place.first_row + w * kFragmentRows + fragment_row(half);
     if (row >= rows.q_len) state.rows.sum[half] = 0.0f;
-    const float lse_of_row = finish_row(state.rows, half, sink, has_sink && row < rows.q_len);
+    const float lse_of_row = finish_row(state.rows, half, params.scale_log2, sink, has_sink && row < rows.q_len);
     if (params.lse != nullptr && row < rows.q_rows && fragment_first_column() == 0) {
       float* const lse = params.lse + place.batch * params.lse_strides.batch + place.head * params.lse_strides.head;
       ptx::store_global(lse + (int64_t{rows.q_begin} + row) * params.lse_strides.row, lse_of_row);

@@ -1,6 +1,7 @@
 #include "sm90/forward/plan.h"
 
-#include <cmath>
+#include <algorithm>
+#include <cfloat>
 #include <string>
 
 #include "sm90/forward/tiles.h"
@@ -156,8 +157,8 @@ void set_score_scale(const AttentionProblem& p, ForwardParams& params) {
       params.scale_log2 = static_cast<float>(kLog2E);
       break;
     case ScoreTransform::kSoftcap:
-      params.score_factor = static_cast<float>(p.softmax_scale / p.softcap);
-      params.scale_log2 = static_cast<float>(p.softcap * kLog2E);
+      params.score_factor = static_cast<float>(std::clamp<double>(p.softmax_scale / p.softcap, -FLT_MAX, FLT_MAX));
+      params.scale_log2 = static_cast<float>(max_of(p.softcap * kLog2E, kSmallestScale));
       break;
   }
 }

@@ -118,15 +118,15 @@ TANDEM_DEVICE BasicTileBounds<int> interval_bounds(const ForwardParams& params, 
   return bounds;
 }
 
-// Lane w < kConsumers: the bounds of consumer w's rows; the other lanes: of all rows of the sequence.
+// Lane w < kConsumers: the bounds of consumer w's rows; the other lanes: of all rows of the tile.
 template <typename Traits>
 TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, const TileOrigin& origin, int lane) {
   const int first_row = origin.m_block * Traits::kBlockM;
   const int q_len = origin.sequence.q_len;
   const bool consumer = lane < Traits::kConsumers;
-  const int begin = consumer ? first_row + lane * 64 : 0;
+  const int begin = consumer ? first_row + lane * 64 : first_row;
   BasicTileBounds<int> bounds =
-      tile_bounds(params.mask, begin, consumer ? begin + 64 : q_len, q_len, origin.sequence.k_len);
+      tile_bounds(params.mask, begin, begin + (consumer ? 64 : Traits::kBlockM), q_len, origin.sequence.k_len);
   if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
     TANDEM_NO_UNROLL
     for (int w = 0; w < Traits::kConsumers; ++w) {

@@ -37,6 +37,7 @@ TANDEM_DEVICE void store_rows(const ForwardParams& params, uint32_t smem, int ro
     uint32_t word[4];
   };
   const int chunks = params.headdim_v / 8;
+  TANDEM_NO_UNROLL
   for (int i = ptx::lane_index(); i < rows * chunks; i += ptx::kWarpThreads) {
     const int r = i / chunks;
     const int chunk = i % chunks;

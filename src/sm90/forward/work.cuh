@@ -33,7 +33,7 @@ struct TileKeys {
   int key_head;
 };
 
-// n_blocks outside [clean_begin, clean_end) hold keys that no row of the sequence sees: their V is cleared before use.
+// n_blocks outside [clean_begin, clean_end) hold keys that no row of the tile sees: their V is cleared before use.
 // Without interval arrays these are the keys outside [seen_begin, seen_end).
 struct TileSeen {
   int clean_begin, clean_end;

@@ -11,8 +11,13 @@
 // Online softmax on accumulator fragments. docs/ALGORITHM.md has the recurrence; here exponents are in base 2, in units
 // of score * scale_log2, and scale_log2 is positive.
 //
-// A row's P and sums are relative to its reference, an exponent that counts as 0. Any reference gives the same O; it
-// only has to keep P in range. Blocks go one of two ways:
+// A row's P and sums are relative to its reference, a score whose exponent counts as 0. Any reference gives the same O;
+// it only has to keep P in range. Exponents are scale_log2 * score - offset in one rounding, where offset is scale_log2
+// * reference, rounded: the same number wherever the row's P and sums are made, so that its rounding cancels. Where it
+// is so large that the rounding alone drives P out of range (is_huge), the reference is subtracted from the score
+// first.
+//
+// Blocks go one of two ways:
 //   exact   the row's maximum is found first; the reference follows it, but for a slack (follow_maxima)
 //   lazy    the reference stays as it is. That it is too small shows in the block's row sum (outgrown), and then, row
 //   by
@@ -22,7 +27,7 @@ namespace tandem::sm90 {
 
 // Of a thread's two rows.
 struct SoftmaxRows {
-  float reference[2];   // -inf: no key yet
+  float reference[2];   // a score, not scaled; -inf: no key yet
   float sum[2];         // this thread's part of the row's, until reduce_row_sums()
   float normalizer[2];  // at the end: what O is to be multiplied by
 };
@@ -34,6 +39,12 @@ constexpr float kRescaleSlack = 8.0f;
 
 // Lazy blocks: a thread's part of a row's sum stays below this, and so does every P: within fp16's range.
 constexpr float kLargestSum = 32768.0f;
+
+// Offsets beyond this are off by more than 2 when rounded.
+constexpr float kLargestOffset = 67108864.0f;
+TANDEM_DEVICE bool is_huge(float offset) {
+  return fabsf(offset) > kLargestOffset && fabsf(offset) < INFINITY;
+}
 
 // NaN has outgrown too.
 TANDEM_DEVICE bool outgrown(float sum) {
@@ -77,21 +88,40 @@ TANDEM_DEVICE void row_maxima(float (&maximum)[2], const float (&acc_s)[kRegiste
   for (int half = 0; half < 2; ++half) maximum[half] = quad_max(ptx::max(even[half], odd[half]));
 }
 
-// References for an exact block (hidden scores are -inf). offset: what exponents are relative to; rescale: what the
-// rows' sums and O so far are to be multiplied by.
+// What the sums and O of a row are to be multiplied by when its reference changes; 0 before its first key.
+TANDEM_DEVICE float rescale_factor(float before, float after, float scale_log2) {
+  const float offset = after * scale_log2;
+  const float difference = is_huge(offset) ? (before - after) * scale_log2 : before * scale_log2 - offset;
+  return ptx::ex2(difference);
+}
+
+// The references of an exact block (hidden scores are -inf). offset: what exponents are relative to; rescale: what the
+// rows' sums and O so far are to be multiplied by. Scores of rows whose offset is huge come out less their reference.
 template <int kRegisters>
-TANDEM_DEVICE void follow_maxima(SoftmaxRows& rows, const float (&acc_s)[kRegisters], float scale_log2,
-                                 float (&offset)[2], float (&rescale)[2]) {
+TANDEM_DEVICE void follow_maxima(SoftmaxRows& rows, float (&acc_s)[kRegisters], float scale_log2, float (&offset)[2],
+                                 float (&rescale)[2]) {
   float maximum[2];
   row_maxima(maximum, acc_s);
+  bool huge[2];
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float before = rows.reference[half];
-    const float exponent = maximum[half] * scale_log2;
-    if (exponent > before + kRescaleSlack) rows.reference[half] = exponent;
+    if (maximum[half] * scale_log2 > before * scale_log2 + kRescaleSlack) rows.reference[half] = maximum[half];
     // A row that has seen no key keeps -inf; an offset of 0 then makes every P exactly 0, not NaN.
-    offset[half] = rows.reference[half] == -INFINITY ? 0.0f : rows.reference[half];
-    rescale[half] = ptx::ex2(before - offset[half]);
+    offset[half] = rows.reference[half] == -INFINITY ? 0.0f : rows.reference[half] * scale_log2;
+    huge[half] = is_huge(offset[half]);
+    rescale[half] = ptx::ex2(before * scale_log2 - offset[half]);
+    if (huge[half]) rescale[half] = rescale_factor(before, rows.reference[half], scale_log2);
+  }
+  if (TANDEM_UNLIKELY(ptx::any_sync(huge[0] || huge[1]))) {
+    TANDEM_UNROLL
+    for (int i = 0; i < kRegisters; ++i) {
+      if (huge[half_of(i)]) acc_s[i] -= rows.reference[half_of(i)];
+    }
+    TANDEM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if (huge[half]) offset[half] = 0.0f;
+    }
   }
 }
 
@@ -139,17 +169,18 @@ TANDEM_DEVICE void reduce_row_sums(SoftmaxRows& rows) {
 
 // After reduce_row_sums(): the row's normalizer, and its LSE (natural log). Where there is a sink, exp(sink) joins the
 // denominator. A row that has seen no key: O is 0, LSE -inf or the sink [5, 6].
-TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float sink, bool has_sink) {
+TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float scale_log2, float sink, bool has_sink) {
   constexpr float kLn2 = 0.693147180559945309f;
   constexpr float kLog2E = 1.44269504088896341f;
   rows.normalizer[half] = 0.0f;
   if (rows.sum[half] == 0.0f) return has_sink ? sink : -INFINITY;
-  float reference = rows.reference[half];
+  const float offset = rows.reference[half] * scale_log2;
+  float reference = offset;
   float scale = 1.0f;
   float total = rows.sum[half];
   if (has_sink) {
-    reference = ptx::max(rows.reference[half], sink * kLog2E);
-    scale = ptx::ex2(rows.reference[half] - reference);
+    reference = ptx::max(offset, sink * kLog2E);
+    scale = ptx::ex2(offset - reference);
     total = ptx::fma(total, scale, ptx::ex2(sink * kLog2E - reference));
   }
   rows.normalizer[half] = scale * ptx::rcp(total);

@@ -92,11 +92,11 @@ TEST(Mask, RowIntervalIsTheVisibleKeys) {
 }
 
 TEST(Mask, IntersectClampsAndNormalises) {
-  EXPECT_EQ(intersect({2, 7}, 3, 5), (RowInterval{3, 5}));
-  EXPECT_EQ(intersect({2, 7}, -9, INT64_MAX), (RowInterval{2, 7}));
-  EXPECT_EQ(intersect({2, 7}, 7, 9), (RowInterval{0, 0}));
-  EXPECT_EQ(intersect({2, 7}, 5, 3), (RowInterval{0, 0}));
-  EXPECT_EQ(intersect({0, 0}, 0, 9), (RowInterval{0, 0}));
+  EXPECT_EQ(intersect(RowInterval{2, 7}, 3, 5), (RowInterval{3, 5}));
+  EXPECT_EQ(intersect(RowInterval{2, 7}, -9, INT64_MAX), (RowInterval{2, 7}));
+  EXPECT_EQ(intersect(RowInterval{2, 7}, 7, 9), (RowInterval{0, 0}));
+  EXPECT_EQ(intersect(RowInterval{2, 7}, 5, 3), (RowInterval{0, 0}));
+  EXPECT_EQ(intersect(RowInterval{0, 0}, 0, 9), (RowInterval{0, 0}));
 }
 
 // How many of a tile's (row, key) pairs are visible, over the rows that exist.
@@ -200,7 +200,7 @@ TEST(BlockRange, IntervalArraysAreNeverSkippedOrFullByMistake) {
   constexpr int64_t kKeys = 5;
   std::vector<RowInterval> all;
   for (int64_t lo = 0; lo <= kKeys; ++lo) {
-    for (int64_t hi = 0; hi <= kKeys; ++hi) all.push_back(intersect({0, kKeys}, lo, hi));
+    for (int64_t hi = 0; hi <= kKeys; ++hi) all.push_back(intersect(RowInterval{0, kKeys}, lo, hi));
   }
   for (const RowInterval& a : all) {
     for (const RowInterval& b : all) {
@@ -261,6 +261,34 @@ constexpr MaskSpec kCausal{true, false, -1, -1, 0};
 static_assert(row_interval(kCausal, 3, 5, 2) == RowInterval{0, 1}, "usable at compile time (C01)");
 static_assert(row_interval(kCausal, 2, 5, 2) == RowInterval{}, "rows above the diagonal see nothing (C01)");
 static_assert(tile_bounds(kCausal, 0, 4, 8, 8).max_hi == 4, "usable at compile time");
+
+// Kernels do the same in 32 bits.
+TEST(Mask32, AgreesWithMask64) {
+  for (const bool top_left : {false, true}) {
+    for (const int left : {-1, 0, 3, 1 << 29}) {
+      for (const int right : {-1, 0, 2, 1 << 29}) {
+        for (const int chunk : {0, 1, 5, 1 << 29}) {
+          const MaskSpec wide{false, top_left, left, right, chunk};
+          const BasicMaskSpec<int> narrow{false, top_left, left, right, chunk};
+          for (const int seqlen_q : {0, 1, 7, 16}) {
+            for (const int seqlen_k : {0, 1, 9, 16}) {
+              for (int row = 0; row < seqlen_q; ++row) {
+                const RowInterval expected = row_interval(wide, row, seqlen_q, seqlen_k);
+                const BasicRowInterval<int> interval = row_interval(narrow, row, seqlen_q, seqlen_k);
+                EXPECT_TRUE(interval.lo == expected.lo && interval.hi == expected.hi);
+                const TileBounds bounds = tile_bounds(wide, row, row + 4, seqlen_q, seqlen_k);
+                const BasicTileBounds<int> tile = tile_bounds(narrow, row, row + 4, seqlen_q, seqlen_k);
+                EXPECT_TRUE(tile.min_lo == bounds.min_lo && tile.max_lo == bounds.max_lo);
+                EXPECT_TRUE(tile.min_hi == bounds.min_hi && tile.max_hi == bounds.max_hi);
+                EXPECT_TRUE(tile.any_visible == bounds.any_visible && tile.has_empty == bounds.has_empty);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace tandem

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -106,6 +107,53 @@ TEST(WorkTiles, SearchSkipsEmptySequences) {
   const int64_t prefix[] = {0, 0, 2, 2, 2, 5, 5};
   const int64_t expected[] = {1, 1, 4, 4, 4};
   for (int64_t value = 0; value < 5; ++value) EXPECT_EQ(find_sequence(prefix, 6, value), expected[value]);
+}
+
+// Every remainder near multiples of the divisor, up to the largest number.
+TEST(Divisor, DividesAsDivisionDoes) {
+  constexpr uint32_t kLargest = INT32_MAX;
+  std::vector<uint32_t> divisors;
+  for (uint32_t d = 1; d <= 300; ++d) divisors.push_back(d);
+  for (uint32_t power = 512; power != 0 && power <= (kLargest >> 1) + 1; power *= 2) {
+    for (uint32_t d : {power - 1, power, power + 1}) divisors.push_back(d);
+  }
+  divisors.push_back(1000003);
+  divisors.push_back(kLargest);
+  for (const uint32_t d : divisors) {
+    const Divisor divisor(d);
+    for (uint64_t multiple = 0; multiple <= kLargest; multiple += std::max<uint64_t>(d, kLargest / 5000 / d * d)) {
+      for (const int64_t n :
+           {static_cast<int64_t>(multiple) - 1, static_cast<int64_t>(multiple), static_cast<int64_t>(multiple) + 1}) {
+        if (n < 0 || n > kLargest) continue;
+        ASSERT_EQ(divisor.quotient(static_cast<uint32_t>(n)), static_cast<uint32_t>(n) / d) << n << " / " << d;
+        ASSERT_EQ(divisor.remainder(static_cast<uint32_t>(n)), static_cast<uint32_t>(n) % d) << n << " % " << d;
+      }
+    }
+    ASSERT_EQ(divisor.quotient(kLargest), kLargest / d) << d;
+  }
+}
+
+TEST(DenseWork, IsWorkTile) {
+  for (int64_t m_blocks : {1, 2, 5}) {
+    for (int64_t nheads : {1, 3, 8}) {
+      for (int64_t batch : {1, 2, 7}) {
+        for (int64_t group : {1, 2, 3, 32}) {
+          for (bool longest_first : {false, true}) {
+            const WorkOrder order{group, longest_first};
+            const DenseWork work(m_blocks, nheads, batch, order);
+            ASSERT_EQ(work.tiles, m_blocks * nheads * batch);
+            for (int index = 0; index < work.tiles; ++index) {
+              const WorkTile expected = work_tile(index, m_blocks, nheads, batch, order);
+              const BasicWorkTile<int> tile = work.tile(index);
+              EXPECT_EQ(tile.m_block, expected.m_block);
+              EXPECT_EQ(tile.head, expected.head);
+              EXPECT_EQ(tile.batch, expected.batch);
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ TEST(ForwardPlan, DescribesTheTensors) {
   const ForwardPlan plan = plan_forward(problem());
   const int block_m = kForwardTiles[plan.tiles_row].consumers * 64;
   const int m_blocks = (300 + block_m - 1) / block_m;
-  EXPECT_EQ(plan.params.m_blocks, m_blocks);
+  EXPECT_EQ(plan.params.dense_work.m_blocks, m_blocks);
   EXPECT_EQ(plan.max_tiles, m_blocks * 4 * 2);
-  EXPECT_EQ(plan.params.qheads_per_khead, 2);
+  EXPECT_EQ(plan.params.qheads_per_khead.divisor, 2u);
   EXPECT_EQ(plan.q.dims[1], 300);
   EXPECT_EQ(plan.q.strides_bytes[1], 4 * 128 * 2);
   EXPECT_EQ(plan.k.dims[2], 2);
