@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -182,13 +183,21 @@ def _describe(value: Operand) -> str:
     return f"{DTYPE_NAMES[value.dtype]} {value.shape}"
 
 
+def _array_module(value: Any) -> Any:
+    """The module that makes arrays like this one, or None: of the array API standard, or CuPy before it had that."""
+    if hasattr(value, "__array_namespace__"):
+        return value.__array_namespace__()
+    module = type(value).__module__.partition(".")[0]
+    return sys.modules.get(module) if module == "cupy" else None
+
+
 def _namespace(like: Operand) -> Any:
-    if not hasattr(like.owner, "__array_namespace__"):
+    module = _array_module(like.owner)
+    if module is None:
         raise UnsupportedError(
-            "results on a GPU need inputs with __array_namespace__, such as CuPy's; tensors of "
-            "PyTorch go to tandem.torch"
+            "results on a GPU need inputs of CuPy, or with __array_namespace__; tensors of PyTorch go to tandem.torch"
         )
-    return like.owner.__array_namespace__()
+    return module
 
 
 def _require_dtype(name: str, found: str, allowed: tuple[str, ...]) -> None:
@@ -243,13 +252,13 @@ def _dlpack_operand(name: str, value: Array, allowed: tuple[str, ...], contiguou
     itemsize = _ITEMSIZES[view.dtype]
     last_axis = len(view.shape) == 0 or view.shape[-1] == 1 or view.stride[-1] == 1
     in_place = last_axis and gpu_reads_in_place(view.data, itemsize, view.shape, view.stride)
-    if contiguous and not writable and not in_place and hasattr(value, "__array_namespace__"):
+    if contiguous and not writable and not in_place and _array_module(value) is not None:
         return _dlpack_operand(name, _contiguous_copy(value), allowed, False, False)
     return Operand(value, (_core.CUDA, ordinal), _core.Tensor(view.data, view.dtype, view.shape, view.stride))
 
 
 def _contiguous_copy(value: Any) -> Any:
-    copy = value.__array_namespace__().empty(value.shape, dtype=value.dtype)
+    copy = _array_module(value).empty(value.shape, dtype=value.dtype)
     copy[...] = value
     return copy
 
