@@ -28,8 +28,8 @@ TANDEM_DEVICE int thread_rank() {
   return static_cast<int>(threadIdx.x);
 }
 
-// thread_rank(), read again at each call: what is computed from it is not kept in registers between calls. PERF: for code
-// that runs once a work tile, so that its addresses do not take registers of the loops between.
+// thread_rank(), read again at each call: what is computed from it is not kept in registers between calls. PERF: for
+// code that runs once a work tile, so that its addresses do not take registers of the loops between.
 TANDEM_DEVICE int thread_rank_anew() {
   int rank;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(rank));
