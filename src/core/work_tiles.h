@@ -20,7 +20,7 @@ struct BasicWorkTile {
 };
 using WorkTile = BasicWorkTile<int64_t>;
 
-// Heads are taken in groups whose keys and values fit into the cache together (about 32 of them in a GPU's L2); inside
+// Heads are taken in groups, which work on the same key blocks at about the same time; inside
 // a group, m_block by m_block over all heads. `longest_first` runs the m_blocks from the last to the first: where late
 // rows see more keys, the long tiles then start first and the short ones fill the gaps at the end.
 struct WorkOrder {

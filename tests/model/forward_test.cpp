@@ -261,6 +261,20 @@ TEST_P(ForwardRows, NanInAKey) {
   }
 }
 
+// Rows whose every score is -inf see keys, but weigh none: as if they saw none [5].
+TEST_P(ForwardRows, ScoresOfMinusInfinity) {
+  const Problem problem = dense(m() + 3, 3 * n());
+  optest::Inputs inputs = optest::random_inputs(problem, 1);
+  for (int64_t row = 0; row < problem.seqlen_q; ++row) inputs.q[static_cast<size_t>(row * problem.headdim)] = 1;
+  for (int64_t key = 0; key < problem.seqlen_k; ++key) {
+    inputs.k[static_cast<size_t>(key * problem.headdim)] = -std::numeric_limits<double>::infinity();
+  }
+  const ForwardRun run = run_case(problem, inputs, 1, 1);
+  ASSERT_FALSE(run.result.report) << run.result.text();
+  for (const double lse : run.outputs.lse) EXPECT_EQ(lse, -std::numeric_limits<double>::infinity());
+  for (const double out : run.outputs.out) EXPECT_EQ(out, 0);
+}
+
 TEST(Forward, SameSeedSameRun) {
   const Problem problem = dense_problem({0, TANDEM_BF16}, 200, 200, 3);
   const optest::Inputs inputs = optest::random_inputs(problem, 1);

@@ -143,11 +143,12 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
       sum[half] = 0.0f;
     }
     rescale[half] = grown[half] ? rescale_factor(before, largest, scale_log2) : 1.0f;
+    if (grown[half] && largest == -INFINITY) rescale[half] = 0.0f;  // nothing but scores of -inf, or NaN
     state.rows.sum[half] *= rescale[half];
-    offset[half] = state.rows.reference[half] * scale_log2;
+    offset[half] = offset_of(state.rows.reference[half], scale_log2);
     const bool huge = is_huge(offset[half]);
     subtrahend[half] = huge ? state.rows.reference[half] : 0.0f;
-    if (huge) offset[half] = 0.0f;
+    if (huge || state.rows.reference[half] == -INFINITY) offset[half] = 0.0f;
   }
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kBlockN / 2; i += 4) {
@@ -171,7 +172,8 @@ template <typename Traits, typename FinishProduct>
 TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, int q,
                                 const FinishProduct& finish_product) {
   using Element = typename Traits::Element;
-  const float offset[2] = {state.rows.reference[0] * scale_log2, state.rows.reference[1] * scale_log2};
+  const float offset[2] = {offset_of(state.rows.reference[0], scale_log2),
+                           offset_of(state.rows.reference[1], scale_log2)};
   float sum[2];
   exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, offset, scale_log2, sum, finish_product);
   TANDEM_UNROLL

@@ -136,9 +136,9 @@ RowStrides row_strides(const RowTensor& tensor) {
   return {tensor.batch_stride, tensor.head_stride, tensor.row_stride};
 }
 
-// Below this a softcap of any score in range is the score itself, to the last bit of fp32.
+// From this on a softcap of any score in range is the score itself, to the last bit of fp32.
 constexpr double kLargestSoftcap = 1e12;
-// Above the smallest normal number, which a kernel would take for 0.
+// Well above the subnormals, which a kernel would take for 0.
 constexpr double kSmallestScale = 1e-30;
 
 ScoreTransform transform_of(const AttentionProblem& p) {

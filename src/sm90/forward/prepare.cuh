@@ -107,11 +107,13 @@ TANDEM_DEVICE PackedSequence find_sequence(const PrepareParams& params, int inde
   return sequence;
 }
 
-// This thread's place among the block's `count` when they are ordered by work, the most first.
+// This thread's place among the block's first `count` when they are ordered by work, the most first; the other threads
+// keep theirs.
 TANDEM_DEVICE int rank_by_work(int work, int count) {
   const int self = ptx::thread_rank();
   ptx::store_shared(kWorkOfThread + static_cast<uint32_t>(self) * 4, work);
   ptx::block_sync();
+  if (self >= count) return self;
   int rank = 0;
   for (int other = 0; other < count; ++other) {
     const int theirs = ptx::load_shared<int>(kWorkOfThread + static_cast<uint32_t>(other) * 4);
@@ -148,9 +150,8 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kPrepareThreads, 1) prepare_kernel(const TAND
   for (int first = 0; first < num_sequences; first += kPrepareThreads) {
     const int index = first + ptx::thread_rank();
     PackedSequence sequence = find_sequence(params, index, offsets);
-    // Threads past the last sequence stay behind all others, in order.
     const int rank =
-        rank_by_work(index < num_sequences ? (sequence.q_len > 0 ? sequence.k_len : 0) : -1, kPrepareThreads);
+        rank_by_work(sequence.q_len > 0 ? sequence.k_len : 0, min_of(num_sequences - first, kPrepareThreads));
     sequence.block_begin = blocks_before(sequence.m_blocks, rank, m_blocks);
     struct Half {
       int word[4];

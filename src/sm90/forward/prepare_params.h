@@ -6,7 +6,7 @@
 
 namespace tandem::sm90 {
 
-// A vector of the caller's in device memory; pointer nullptr: absent.
+// A vector of the caller's in device memory; data nullptr: absent.
 struct DeviceVector {
   const int* data = nullptr;
   int64_t stride = 1;

@@ -241,8 +241,8 @@ TANDEM_DEVICE int count_tiles(const ForwardParams& params) {
 }
 
 // A whole warp. A block's first tile is its own number; it draws the next when a slot falls free, that is when all are
-// done with the tile before the last: late enough for the counter to balance the blocks, early enough for the loads to
-// run ahead.
+// done with the tile two before the one just sent: late enough for the counter to balance the blocks, early enough for
+// the loads to run ahead.
 template <typename Traits>
 TANDEM_DEVICE void schedule_tiles(const ForwardParams& params) {
   PipelineState<Traits::kTileStages> pipe;

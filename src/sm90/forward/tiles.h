@@ -1,7 +1,6 @@
 #pragma once
 
-// The tuning table of the forward kernel. Every number is a measurement: docs/TUNING.md gives the alternatives and what
-// they cost.
+// The tuning table of the forward kernel. docs/TUNING.md says which numbers are measured, and what others cost.
 namespace tandem::sm90 {
 
 struct ForwardTiles {

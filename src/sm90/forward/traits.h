@@ -19,7 +19,7 @@
 // | q_empty[q]   | mbarrier | 1               | store warp: O has left                 | scheduler warp, before the next Q|
 // | o_full[q]    | mbarrier | 4 warps         | consumer w: O lies in Q's place        | store warp                       |
 // | k_full[s]    | mbarrier | 1 and K's bytes | load thread, copy engine               | consumers                        |
-// | k_empty[s]   | mbarrier | 4 N warps       | consumers: S is done                   | load thread                      |
+// | k_empty[s]   | mbarrier | 4 N warps       | consumers: no score is needed again    | load thread                      |
 // | v_full[s]    | mbarrier | 1 and V's bytes | load thread, copy engine; of a block   | consumers                        |
 // |              |          | (or 1 alone)    | that is cleaned, the clean-up warp     |                                  |
 // | v_landed[s]  | mbarrier | 1 and V's bytes | load thread, copy engine, if cleaned   | clean-up warp                    |

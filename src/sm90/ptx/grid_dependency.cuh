@@ -3,7 +3,8 @@
 #include "sm90/ptx/device.cuh"
 
 // Programmatic dependent launch: a grid launched with that attribute may begin while the grid before it in the stream
-// still runs. PTX: Control Flow / Miscellaneous Instructions: griddepcontrol (7.8).
+// still runs. PTX: Parallel Synchronization and
+// Communication Instructions: griddepcontrol (7.8).
 namespace tandem::sm90::ptx {
 
 // griddepcontrol.launch_dependents: as far as this block is concerned, the dependent grid may begin. A hint; it says

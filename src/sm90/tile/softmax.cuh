@@ -21,8 +21,8 @@
 //   exact   the row's maximum is found first; the reference follows it, but for a slack (follow_maxima)
 //   lazy    the reference stays as it is. That it is too small shows in the block's row sum (outgrown), and then, row
 //   by
-//           row, P is made anew. Blocks after the first few rarely hold a new maximum, and never a much larger one; not
-//           looking for it saves a third of the work on a score.
+//           row, P is made anew. Blocks after the first few rarely hold a new maximum, and hardly ever a much larger
+//           one.
 namespace tandem::sm90 {
 
 // Of a thread's two rows.
@@ -88,10 +88,16 @@ TANDEM_DEVICE void row_maxima(float (&maximum)[2], const float (&acc_s)[kRegiste
   for (int half = 0; half < 2; ++half) maximum[half] = quad_max(ptx::max(even[half], odd[half]));
 }
 
+// What exponents of a row are relative to. HAZARD: not to be contracted with a subtraction into an fma: the difference
+// of two offsets is to be 0 where the references are equal.
+TANDEM_DEVICE float offset_of(float reference, float scale_log2) {
+  return ptx::mul(reference, scale_log2);
+}
+
 // What the sums and O of a row are to be multiplied by when its reference changes; 0 before its first key.
 TANDEM_DEVICE float rescale_factor(float before, float after, float scale_log2) {
-  const float offset = after * scale_log2;
-  const float difference = is_huge(offset) ? (before - after) * scale_log2 : before * scale_log2 - offset;
+  const float offset = offset_of(after, scale_log2);
+  const float difference = is_huge(offset) ? (before - after) * scale_log2 : offset_of(before, scale_log2) - offset;
   return ptx::ex2(difference);
 }
 
@@ -106,11 +112,12 @@ TANDEM_DEVICE void follow_maxima(SoftmaxRows& rows, float (&acc_s)[kRegisters], 
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float before = rows.reference[half];
-    if (maximum[half] * scale_log2 > before * scale_log2 + kRescaleSlack) rows.reference[half] = maximum[half];
+    const float offset_before = offset_of(before, scale_log2);
+    if (offset_of(maximum[half], scale_log2) > offset_before + kRescaleSlack) rows.reference[half] = maximum[half];
     // A row that has seen no key keeps -inf; an offset of 0 then makes every P exactly 0, not NaN.
-    offset[half] = rows.reference[half] == -INFINITY ? 0.0f : rows.reference[half] * scale_log2;
+    offset[half] = rows.reference[half] == -INFINITY ? 0.0f : offset_of(rows.reference[half], scale_log2);
     huge[half] = is_huge(offset[half]);
-    rescale[half] = ptx::ex2(before * scale_log2 - offset[half]);
+    rescale[half] = ptx::ex2(offset_before - offset[half]);
     if (huge[half]) rescale[half] = rescale_factor(before, rows.reference[half], scale_log2);
   }
   if (TANDEM_UNLIKELY(ptx::any_sync(huge[0] || huge[1]))) {
@@ -174,7 +181,7 @@ TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float scale_log2, fl
   constexpr float kLog2E = 1.44269504088896341f;
   rows.normalizer[half] = 0.0f;
   if (rows.sum[half] == 0.0f) return has_sink ? sink : -INFINITY;
-  const float offset = rows.reference[half] * scale_log2;
+  const float offset = offset_of(rows.reference[half], scale_log2);
   float reference = offset;
   float scale = 1.0f;
   float total = rows.sum[half];
