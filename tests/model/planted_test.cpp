@@ -76,7 +76,7 @@ TEST(PlantedResult, OutputNotStored) {
 TEST(PlantedResult, NotCleaned) {
   Fault fault;
   fault.op = Op::kStoreShared;
-  fault.function = "clear_row";
+  fault.function = "clear_rows";
   const ForwardRun run = run_with({fault}, 1);
   ASSERT_FALSE(run.result.report) << run.result.text();
   EXPECT_NE(fault_of_run(run), "");
