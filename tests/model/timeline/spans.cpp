@@ -128,6 +128,17 @@ class Reader {
   Pending products_, loads_, stores_;
 };
 
+// Lanes that come to a wait last are at their exponentials when it begins. In a row, spans lie in each other or apart.
+void end_softmax_at_waits(Timeline& timeline) {
+  for (Span& softmax : timeline.spans) {
+    if (softmax.kind != Span::Kind::kSoftmax) continue;
+    for (const Span& wait : timeline.spans) {
+      const bool across = softmax.begin < wait.begin && wait.begin < softmax.end && softmax.end < wait.end;
+      if (wait.kind == Span::Kind::kWait && wait.row == softmax.row && across) softmax.end = wait.begin;
+    }
+  }
+}
+
 }  // namespace
 
 Timeline make_timeline(const std::vector<Event>& events, const Names& names, int block, uint64_t steps) {
@@ -137,6 +148,7 @@ Timeline make_timeline(const std::vector<Event>& events, const Names& names, int
   for (const Event& event : events) {
     if (event.block == block) reader.read(event);
   }
+  end_softmax_at_waits(timeline);
   return timeline;
 }
 
