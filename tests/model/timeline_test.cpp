@@ -54,6 +54,22 @@ TEST_F(TimelineTest, Json) {
       << json;
 }
 
+// One lane waits while others of its warp are at their exponentials still: the softmax ends where the wait begins.
+TEST_F(TimelineTest, SpansOfARowNest) {
+  add(2, 128, Op::kExponential, Moment::kInstant);
+  add(5, 129, Op::kBarrierWait, Moment::kBegin, Place::shared(1024));
+  add(6, 130, Op::kExponential, Moment::kInstant);
+  add(7, 128, Op::kBarrierWait, Moment::kBegin, Place::shared(1024));
+  add(9, 128, Op::kBarrierWait, Moment::kEnd, Place::shared(1024));
+  add(9, 129, Op::kBarrierWait, Moment::kEnd, Place::shared(1024));
+  for (const Span& span : timeline().spans) {
+    if (span.kind == Span::Kind::kSoftmax) {
+      EXPECT_EQ(span.end, 5u);
+    }
+  }
+  EXPECT_EQ(timeline().spans.size(), 3u);
+}
+
 TEST_F(TimelineTest, OtherBlocksAreLeftOut) {
   events_.push_back({1, 1, 0, Op::kTmaLoad, Moment::kBegin, Place::shared(2048)});
   EXPECT_TRUE(timeline().spans.empty());
