@@ -6,14 +6,12 @@
 
 #include "sm90/forward/tiles.h"
 #include "sm90/forward/traits.h"
+#include "sm90/problem_parts.h"
 
 namespace tandem::sm90 {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634;
-
-// Kernels count rows, keys and work tiles in an int; the slack leaves room for a tile beyond the last.
-constexpr int64_t kMaxCount = int64_t{1} << 29;
 
 // A panel of a row is what one TMA box and one row of the swizzle hold, as in the traits.
 Swizzle panel_of(int instance_headdim) {
@@ -117,25 +115,6 @@ Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
   return Status::ok();
 }
 
-// A window that no row can see past is open. Lengths are at most 2^29, so what is left fits into an int.
-int narrow_window(int64_t window, const AttentionProblem& p) {
-  return window < 0 || window >= p.total_q + p.total_k ? -1 : static_cast<int>(window);
-}
-
-// Causal is a window that shows nothing to the right.
-BasicMaskSpec<int> narrow_mask(const AttentionProblem& p) {
-  BasicMaskSpec<int> mask;
-  mask.top_left = p.mask.top_left;
-  mask.window_left = narrow_window(p.mask.window_left, p);
-  mask.window_right = p.mask.causal ? 0 : narrow_window(p.mask.window_right, p);
-  mask.attention_chunk = static_cast<int>(min_of(p.mask.attention_chunk, kMaxCount));
-  return mask;
-}
-
-RowStrides row_strides(const RowTensor& tensor) {
-  return {tensor.batch_stride, tensor.head_stride, tensor.row_stride};
-}
-
 // From this on a softcap of any score in range is the score itself, to the last bit of fp32.
 constexpr double kLargestSoftcap = 1e12;
 // Well above the subnormals, which a kernel would take for 0.
@@ -200,10 +179,6 @@ void set_dense(const AttentionProblem& p, int block_m, ForwardParams& params) {
   params.seqused_k_stride = p.seqused_k.stride;
 }
 
-DeviceVector device_vector(const Vector& vector) {
-  return {static_cast<const int*>(vector.data), vector.stride};
-}
-
 PackedSequence* packed_sequences(ForwardWorkspace* workspace) {
   return reinterpret_cast<PackedSequence*>(workspace + 1);
 }
@@ -214,13 +189,7 @@ void set_packed(const AttentionProblem& p, int block_m, ForwardPlan& plan) {
   plan.params.sequences = packed_sequences(workspace);
   plan.params.packed_work = WorkGroups(p.nheads_q, work_order(p));
   PrepareParams& prepare = plan.prepare;
-  prepare.cu_seqlens_q = device_vector(p.cu_seqlens_q);
-  prepare.cu_seqlens_k = device_vector(p.cu_seqlens_k);
-  prepare.seqused_q = device_vector(p.seqused_q);
-  prepare.seqused_k = device_vector(p.seqused_k);
-  prepare.batch = static_cast<int>(p.batch);
-  prepare.total_q = static_cast<int>(p.total_q);
-  prepare.total_k = static_cast<int>(p.total_k);
+  prepare.lengths = packed_lengths(p);
   prepare.block_m = block_m;
   prepare.workspace = workspace;
   prepare.sequences = packed_sequences(workspace);
@@ -260,7 +229,7 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   params.lse = static_cast<float*>(p.lse.data);
   params.lse_strides = row_strides(p.lse);
   params.out_data = p.out.data;
-  params.out_strides = {p.out.batch_stride, p.out.head_stride, p.out.row_stride};
+  params.out_strides = row_strides(p.out);
   params.workspace = static_cast<ForwardWorkspace*>(p.exec.workspace);
   params.nheads_q = static_cast<int>(p.nheads_q);
   params.qheads_per_khead = Divisor(static_cast<uint32_t>(p.qheads_per_khead()));

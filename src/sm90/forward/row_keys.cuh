@@ -10,8 +10,9 @@
 
 namespace tandem::sm90 {
 
-template <typename Traits>
-TANDEM_DEVICE bool has_intervals(const ForwardParams& params) {
+// Params: those of the kernel; their mask, lo and hi are named alike.
+template <typename Traits, typename Params>
+TANDEM_DEVICE bool has_intervals(const Params& params) {
   return Traits::kGeneral && (params.lo != nullptr || params.hi != nullptr);
 }
 
@@ -22,9 +23,9 @@ TANDEM_DEVICE int interval_bound(const int* array, const RowStrides& strides, in
 
 // The keys that a row sees, in closed form and by the interval arrays; rows past q_len see none. `batch` is 0 in a
 // packed problem, where the arrays' rows count from the start of the buffer; q_begin is 0 in a dense one.
-template <typename Traits>
-TANDEM_DEVICE BasicRowInterval<int> row_keys(const ForwardParams& params, int q_begin, int row, int q_len, int k_len,
-                                             int head, int batch) {
+template <typename Traits, typename Params>
+TANDEM_DEVICE BasicRowInterval<int> row_keys(const Params& params, int q_begin, int row, int q_len, int k_len, int head,
+                                             int batch) {
   if (row >= q_len) return {};
   const BasicRowInterval<int> keys = row_interval(params.mask, row, q_len, k_len);
   if (!TANDEM_UNLIKELY(has_intervals<Traits>(params))) return keys;

@@ -111,7 +111,7 @@ TEST(ForwardPlan, PackedBuffersAreOneBatchEntry) {
   const ForwardPlan plan = plan_forward(p);
   EXPECT_EQ(plan.q.dims[3], 1);
   EXPECT_EQ(plan.k.dims[1], 500);
-  EXPECT_EQ(plan.prepare.total_q, 300);
+  EXPECT_EQ(plan.prepare.lengths.total_q, 300);
   EXPECT_EQ(plan.params.num_sequences, 2 + 2);  // and the rows before and behind them
   const int block_m = plan.prepare.block_m;
   EXPECT_GE(plan.max_tiles, 4 * (300 / block_m + 2));  // one sequence of 299 rows and one of 1, say
