@@ -162,14 +162,15 @@ typedef struct tandem_forward_params {
 
   tandem_tensor q;   /* (batch, seqlen_q, nheads_q, headdim) */
   tandem_tensor k;   /* (batch, seqlen_k, nheads_k, headdim), dtype of q; nheads_q % nheads_k == 0 [9] */
-  tandem_tensor v;   /* (batch, seqlen_k, nheads_k, headdim_v), dtype of q */
+  tandem_tensor v;   /* (batch, seqlen_k, nheads_k, headdim_v), dtype of q; or see v_transposed */
   tandem_tensor out; /* (batch, seqlen_q, nheads_q, headdim_v); for fp64 and fp32 q their own dtype, for 16-bit q its
                         own or fp32, for fp8 q fp16, bf16 or fp32. Rows outside every sequence are written as 0 [8] */
   tandem_tensor lse; /* optional: fp32 (batch, nheads_q, seqlen_q), any strides; fp64 is allowed for fp64 q [6] */
 
   tandem_tensor sink; /* optional: fp32 (nheads_q), one more logit per head in scaled units (fp64 for fp64 q) */
   /* Optional, fp8 only: fp32 factors that turn stored values into real ones; absent is 1. Shape (1), (batch, nheads) or
-     (batch, nheads, blocks of 128 rows), nheads being the tensor's own; q_scale may also have nheads_k heads. */
+     (batch, nheads, blocks of 128 rows), nheads being the tensor's own; q_scale may also have nheads_k heads. Whatever
+     the tiles of a kernel, blocks are counted from the start of each sequence. */
   tandem_tensor q_scale;
   tandem_tensor k_scale;
   tandem_tensor v_scale;
@@ -182,6 +183,9 @@ typedef struct tandem_forward_params {
   double softcap;            /* 0: none; else > 0 */
   int32_t has_softmax_scale; /* 0: 1 / sqrt(headdim) [2] */
   int32_t reserved;          /* 0 */
+
+  int32_t v_transposed; /* 1 (e4m3 only): v is (batch, nheads_k, headdim_v, slots), as tandem_quantize_fp8 writes it */
+  int32_t reserved_2;   /* 0 */
 } tandem_forward_params;
 
 TANDEM_API tandem_status tandem_forward_check(const tandem_forward_params* params);
@@ -217,6 +221,9 @@ typedef struct tandem_varlen_forward_params {
   double softcap;
   int32_t has_softmax_scale;
   int32_t reserved; /* 0 */
+
+  int32_t v_transposed; /* 1 (e4m3 only): v is (nheads_k, headdim_v, slots), as tandem_quantize_fp8 writes it */
+  int32_t reserved_2;   /* 0 */
 } tandem_varlen_forward_params;
 
 TANDEM_API tandem_status tandem_varlen_forward_check(const tandem_varlen_forward_params* params);
@@ -318,6 +325,68 @@ TANDEM_API tandem_status tandem_merge_check(const tandem_merge_params* params);
 TANDEM_API tandem_status tandem_merge_workspace(const tandem_merge_params* params, uint64_t* bytes,
                                                 uint64_t* alignment);
 TANDEM_API tandem_status tandem_merge(const tandem_merge_params* params);
+
+/* --------------------------------------------------------------------------------------------- quantisation to fp8 */
+
+/*
+ * Turns q, k or v into e4m3 and the scales of tandem_forward: x is about out * scale. For each row of each sequence, in
+ * this order, all of it in fp32 or better:
+ *
+ *     rotary embedding     if rotary_cos is given; row i of sequence b stands at position rotary_offset[b] + i
+ *     rotation             if rotate is 1: y = H D x / sqrt(headdim), with a diagonal D of random signs and a Hadamard
+ *                          matrix H. It spreads outliers over the row. Q and K rotated with one seed have the products
+ *                          of Q and K. headdim must be a power of two or 12 times one; others are refused
+ *     scale                the largest magnitude of the group / 448, but at least 2^-126
+ *     out                  y / scale, rounded to nearest even
+ *
+ * The shape of `scale` chooses the groups: all rows, those of a (sequence, head), or blocks of 128 rows of these
+ * counted from the start of each sequence. Values that are not finite become NaN, and no scale counts them. The result
+ * is the same on every run and for every number of threads [12].
+ *
+ * Rows outside every sequence are not read, and become 0.
+ *
+ * transposed (for V): the rows of a head lie along the last axis of `out`, in *slots*, so that a tile of V^T is one
+ * copy with the keys innermost, as the fp8 tensor cores of Hopper want it. Sequence b begins at slot
+ *
+ *     dense: 0 of its batch entry, which has 16 * ceil(seqlen / 16) slots
+ *     packed: 16 * (floor(cu_seqlens[b] / 16) + b), of 16 * (floor(total / 16) + batch) in all
+ *
+ * and key j of a sequence lies at slot 16 * floor(j / 16) + p of it, where the 16 keys of a group are interleaved:
+ *
+ *     p    0  1  2  3   4  5  6  7   8  9 10 11  12 13 14 15
+ *     j    0  1  8  9   2  3 10 11   4  5 12 13   6  7 14 15     (mod 16)
+ *
+ * This is the order in which the accumulators of S hold their columns: P is the next product's operand as it stands.
+ * Slots without a key are 0. The GPU wants strides that are multiples of 16 bytes.
+ */
+typedef struct tandem_quantize_fp8_params {
+  uint64_t struct_size; /* sizeof(tandem_quantize_fp8_params) */
+  tandem_execution exec;
+
+  tandem_tensor x; /* (batch, seqlen, nheads, headdim), packed (total, nheads, headdim); fp16, bf16, on the CPU fp32 */
+  tandem_tensor out;   /* e4m3, the shape of x; transposed: (batch, nheads, headdim, slots), packed (nheads, headdim,
+                          slots) */
+  tandem_tensor scale; /* fp32: (1), (batch, nheads) or (batch, nheads, ceil(seqlen / 128)); packed: the last axis is
+                          long enough for the longest sequence, whose rows beyond it use its last block */
+
+  tandem_tensor cu_seqlens; /* int32 (batch + 1); required if x is packed, and only then */
+  tandem_tensor seqused;    /* optional: int32 (batch), how many of each sequence's rows count */
+
+  tandem_tensor rotary_cos; /* optional: fp32 or the dtype of x, (positions, rotary_dim / 2), rotary_dim <= headdim: */
+  tandem_tensor rotary_sin; /* the first rotary_dim columns turn. Positions are clamped to the table */
+  tandem_tensor rotary_offset; /* optional: int32 (batch); absent: 0 */
+
+  uint64_t seed;              /* of D; any number */
+  int32_t rotate;             /* 0 or 1 */
+  int32_t rotary_interleaved; /* 1: columns (0, 1), (2, 3) ... turn; 0: column c with column rotary_dim / 2 + c */
+  int32_t transposed;         /* 0 or 1, without rotate and rotary embedding */
+  int32_t reserved;           /* 0 */
+} tandem_quantize_fp8_params;
+
+TANDEM_API tandem_status tandem_quantize_fp8_check(const tandem_quantize_fp8_params* params);
+TANDEM_API tandem_status tandem_quantize_fp8_workspace(const tandem_quantize_fp8_params* params, uint64_t* bytes,
+                                                       uint64_t* alignment);
+TANDEM_API tandem_status tandem_quantize_fp8(const tandem_quantize_fp8_params* params);
 
 /* ---------------------------------------------------------------------------------------------- library and devices */
 

@@ -126,6 +126,7 @@ using VarlenForwardParams = ParamsOf<tandem_varlen_forward_params>;
 using BackwardParams = ParamsOf<tandem_backward_params>;
 using VarlenBackwardParams = ParamsOf<tandem_varlen_backward_params>;
 using MergeParams = ParamsOf<tandem_merge_params>;
+using QuantizeFp8Params = ParamsOf<tandem_quantize_fp8_params>;
 
 struct WorkspaceSize {
   uint64_t bytes = 0;
@@ -156,6 +157,9 @@ inline Calls<tandem_varlen_backward_params> calls_of(const tandem_varlen_backwar
 }
 inline Calls<tandem_merge_params> calls_of(const tandem_merge_params&) {
   return {tandem_merge_check, tandem_merge_workspace, tandem_merge};
+}
+inline Calls<tandem_quantize_fp8_params> calls_of(const tandem_quantize_fp8_params&) {
+  return {tandem_quantize_fp8_check, tandem_quantize_fp8_workspace, tandem_quantize_fp8};
 }
 
 }  // namespace detail

@@ -20,11 +20,18 @@ Status supports(const Backend& backend, const AttentionProblem& problem) {
 Status supports(const Backend& backend, const MergeProblem& problem) {
   return backend.supports_merge(problem);
 }
+Status supports(const Backend& backend, const QuantizeProblem& problem) {
+  if (backend.supports_quantize != nullptr) return backend.supports_quantize(problem);
+  return Status::unsupported(concat("the ", backend.name, " backend of this version has no fp8 quantiser"));
+}
 Workspace workspace(const Backend& backend, const AttentionProblem& problem) {
   return backend.workspace(problem);
 }
 Workspace workspace(const Backend&, const MergeProblem&) {
   return {};
+}
+Workspace workspace(const Backend& backend, const QuantizeProblem& problem) {
+  return backend.workspace_quantize(problem);
 }
 Status run(const Backend& backend, const AttentionProblem& problem) {
   return backend.run(problem);
@@ -32,11 +39,17 @@ Status run(const Backend& backend, const AttentionProblem& problem) {
 Status run(const Backend& backend, const MergeProblem& problem) {
   return backend.run_merge(problem);
 }
+Status run(const Backend& backend, const QuantizeProblem& problem) {
+  return backend.run_quantize(problem);
+}
 
 AttentionProblem problem_of(const AttentionArguments&) {
   return {};
 }
 MergeProblem problem_of(const MergeArguments&) {
+  return {};
+}
+QuantizeProblem problem_of(const QuantizeArguments&) {
   return {};
 }
 
@@ -172,6 +185,17 @@ tandem_status tandem_merge_workspace(const tandem_merge_params* params, uint64_t
   return workspace_call(params, bytes, alignment);
 }
 tandem_status tandem_merge(const tandem_merge_params* params) {
+  return run_call(params);
+}
+
+tandem_status tandem_quantize_fp8_check(const tandem_quantize_fp8_params* params) {
+  return check_call(params);
+}
+tandem_status tandem_quantize_fp8_workspace(const tandem_quantize_fp8_params* params, uint64_t* bytes,
+                                            uint64_t* alignment) {
+  return workspace_call(params, bytes, alignment);
+}
+tandem_status tandem_quantize_fp8(const tandem_quantize_fp8_params* params) {
   return run_call(params);
 }
 

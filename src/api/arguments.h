@@ -29,6 +29,8 @@ template <>
 inline constexpr uint64_t kFirstBytes<tandem_varlen_backward_params> = 2160;
 template <>
 inline constexpr uint64_t kFirstBytes<tandem_merge_params> = 624;
+template <>
+inline constexpr uint64_t kFirstBytes<tandem_quantize_fp8_params> = 984;
 
 // Copies the caller's struct, of whatever age, into the form this library knows. Bytes that the caller lacks are zero;
 // bytes that the library does not know must be.
@@ -85,6 +87,8 @@ struct AttentionArguments {
   double softcap = 0;
   int32_t has_softmax_scale = 0;
   int32_t reserved = 0;
+  int32_t v_transposed = 0;  // forward
+  int32_t reserved_2 = 0;    // forward
 
   std::array<NamedTensor, 21> tensors() const {
     return {q,  k,  v,  out,   lse,          sink,         q_scale,   k_scale,   v_scale, dout, dlse,
@@ -97,6 +101,15 @@ struct MergeArguments {
   const tandem_execution* exec = nullptr;
 
   std::array<NamedTensor, 5> tensors() const { return {out_partial, lse_partial, sink, out, lse}; }
+};
+
+struct QuantizeArguments {
+  NamedTensor x, out, scale, cu_seqlens, seqused, rotary_cos, rotary_sin, rotary_offset;
+  const tandem_quantize_fp8_params* params = nullptr;
+
+  std::array<NamedTensor, 8> tensors() const {
+    return {x, out, scale, cu_seqlens, seqused, rotary_cos, rotary_sin, rotary_offset};
+  }
 };
 
 // The result points into `params`.
@@ -128,6 +141,8 @@ AttentionArguments gather(const Params& params) {
     arguments.q_scale = {"q_scale", &params.q_scale};
     arguments.k_scale = {"k_scale", &params.k_scale};
     arguments.v_scale = {"v_scale", &params.v_scale};
+    arguments.v_transposed = params.v_transposed;
+    arguments.reserved_2 = params.reserved_2;
   }
   if constexpr (kPacked) {
     arguments.cu_seqlens_q = {"cu_seqlens_q", &params.cu_seqlens_q};
@@ -156,6 +171,20 @@ inline MergeArguments gather(const tandem_merge_params& params) {
   arguments.out = {"out", &params.out, Access::kOutput};
   arguments.lse = {"lse", &params.lse, Access::kOutput};
   arguments.exec = &params.exec;
+  return arguments;
+}
+
+inline QuantizeArguments gather(const tandem_quantize_fp8_params& params) {
+  QuantizeArguments arguments;
+  arguments.x = {"x", &params.x};
+  arguments.out = {"out", &params.out, Access::kOutput};
+  arguments.scale = {"scale", &params.scale, Access::kOutput};
+  arguments.cu_seqlens = {"cu_seqlens", &params.cu_seqlens};
+  arguments.seqused = {"seqused", &params.seqused};
+  arguments.rotary_cos = {"rotary_cos", &params.rotary_cos};
+  arguments.rotary_sin = {"rotary_sin", &params.rotary_sin};
+  arguments.rotary_offset = {"rotary_offset", &params.rotary_offset};
+  arguments.params = &params;
   return arguments;
 }
 

@@ -31,4 +31,11 @@ Status HostArrays::fetch(const Backend& backend, AttentionProblem* problem) {
   return copy(backend, *problem, &problem->hi);
 }
 
+Status HostArrays::fetch(const Backend& backend, QuantizeProblem* problem) {
+  const Execution& exec = problem->exec;
+  TANDEM_RETURN_IF_ERROR(copy(backend, exec, problem->batch + 1, &problem->cu_seqlens));
+  TANDEM_RETURN_IF_ERROR(copy(backend, exec, problem->batch, &problem->seqused));
+  return copy(backend, exec, problem->batch, &problem->rotary_offset);
+}
+
 }  // namespace tandem

@@ -15,6 +15,7 @@ class HostArrays {
  public:
   // Points these arrays of the problem at copies, which live as long as this object.
   Status fetch(const Backend& backend, AttentionProblem* problem);
+  Status fetch(const Backend& backend, QuantizeProblem* problem);
 
  private:
   // Of an int32 array that spans `elements`, gaps between its elements included.

@@ -10,6 +10,7 @@ namespace tandem {
 // through a data pointer: these serve the check and workspace calls, too.
 Status parse(const AttentionArguments& arguments, AttentionProblem* problem);
 Status parse(const MergeArguments& arguments, MergeProblem* problem);
+Status parse(const QuantizeArguments& arguments, QuantizeProblem* problem);
 
 Status parse_execution(const tandem_execution& exec, Execution* execution);
 

@@ -6,12 +6,12 @@
 #include "api/parse.h"
 #include "api/tensor_rules.h"
 #include "api/text.h"
+#include "core/fp8.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kScaleBlockRows = 128;
 
 // A window or chunk this long covers every position that a row or key can have (they lie within +-2^32), so longer ones
 // are cut to it, and sums with positions stay far from overflow.
@@ -45,6 +45,10 @@ class AttentionParser {
     TANDEM_RETURN_IF_ERROR(check_flag("has_softmax_scale", args_.has_softmax_scale));
     if (args_.reserved != 0) {
       return Status::invalid_argument(concat("reserved is ", args_.reserved, "; it must be 0"));
+    }
+    TANDEM_RETURN_IF_ERROR(check_flag("v_transposed", args_.v_transposed));
+    if (args_.reserved_2 != 0) {
+      return Status::invalid_argument(concat("reserved_2 is ", args_.reserved_2, "; it must be 0"));
     }
     if (args_.has_softmax_scale == 0 && args_.softmax_scale != 0) {
       return Status::invalid_argument(concat("softmax_scale is ", args_.softmax_scale,
@@ -144,7 +148,7 @@ class AttentionParser {
     rows_q_ = {rows_q_.meaning, shape[row], args_.packed ? "q.shape[0]" : "q.shape[1]"};
     nheads_q_ = {"nheads_q", shape[row + 1], args_.packed ? "q.shape[1]" : "q.shape[2]"};
     headdim_ = {"headdim", shape[row + 2], args_.packed ? "q.shape[2]" : "q.shape[3]"};
-    TANDEM_RETURN_IF_ERROR(check_headdim(args_.q, headdim_.size));
+    TANDEM_RETURN_IF_ERROR(check_headdim(args_.q, row + 2));
     p_.total_q = rows_q_.size;
     p_.seqlen_q = args_.packed ? 0 : rows_q_.size;
     p_.max_seqlen_q = std::min(args_.max_seqlen_q, p_.total_q);
@@ -174,16 +178,43 @@ class AttentionParser {
     const int64_t* shape = args_.k.tensor->shape;
     rows_k_ = {rows_k_.meaning, shape[row], args_.packed ? "k.shape[0]" : "k.shape[1]"};
     nheads_k_ = {"nheads_k", shape[row + 1], args_.packed ? "k.shape[1]" : "k.shape[2]"};
-    TANDEM_RETURN_IF_ERROR(check_rows(args_.v, rows_k_, nheads_k_, headdim_v_));
-    headdim_v_ = {"headdim_v", args_.v.tensor->shape[row + 2], args_.packed ? "v.shape[2]" : "v.shape[3]"};
-    TANDEM_RETURN_IF_ERROR(check_headdim(args_.v, headdim_v_.size));
     p_.total_k = rows_k_.size;
     p_.seqlen_k = args_.packed ? 0 : rows_k_.size;
     p_.max_seqlen_k = std::min(args_.max_seqlen_k, p_.total_k);
     p_.nheads_k = nheads_k_.size;
-    p_.headdim_v = headdim_v_.size;
     p_.k = make_tensor(args_.k, args_.packed);
+    return args_.v_transposed == 1 ? parse_transposed_v() : parse_v();
+  }
+
+  Status parse_v() {
+    TANDEM_RETURN_IF_ERROR(check_rows(args_.v, rows_k_, nheads_k_, headdim_v_));
+    const int column = row_axis() + 2;
+    TANDEM_RETURN_IF_ERROR(check_headdim(args_.v, column));
+    p_.headdim_v = args_.v.tensor->shape[column];
+    headdim_v_ = {"headdim_v", p_.headdim_v, args_.packed ? "v.shape[2]" : "v.shape[3]"};
     p_.v = make_tensor(args_.v, args_.packed);
+    return Status::ok();
+  }
+
+  // (batch, nheads_k, headdim_v, slots), packed without the batch.
+  Status parse_transposed_v() {
+    if (p_.dtype != DType::kE4m3) {
+      return Status::invalid_argument(
+          concat("v_transposed is 1 but q.dtype is ", dtype_name(p_.dtype), "; only V in e4m3 may be transposed"));
+    }
+    const int64_t slots = args_.packed ? packed_slot_begin(rows_k_.size, batch_.size) : dense_slots(rows_k_.size);
+    const Axis slot_axis{"number of slots", slots, rows_k_.source};
+    if (args_.packed) {
+      TANDEM_RETURN_IF_ERROR(check_layout(args_.v, {nheads_k_, headdim_v_, slot_axis}, LastAxis::kContiguous));
+    } else {
+      TANDEM_RETURN_IF_ERROR(check_layout(args_.v, {batch_, nheads_k_, headdim_v_, slot_axis}, LastAxis::kContiguous));
+    }
+    const int column = row_axis() + 1;
+    TANDEM_RETURN_IF_ERROR(check_headdim(args_.v, column));
+    p_.headdim_v = args_.v.tensor->shape[column];
+    headdim_v_ = {"headdim_v", p_.headdim_v, args_.packed ? "v.shape[1]" : "v.shape[2]"};
+    p_.v_transposed = true;
+    p_.v = make_transposed(args_.v, args_.packed);
     return Status::ok();
   }
 
@@ -201,11 +232,11 @@ class AttentionParser {
     return check_layout(named, {batch_, nheads_q_, rows_q_}, LastAxis::kAnyStride);
   }
 
-  Status check_headdim(const NamedTensor& named, int64_t headdim) const {
+  static Status check_headdim(const NamedTensor& named, int axis) {
+    const int64_t headdim = named.tensor->shape[axis];
     if (headdim >= 1 && headdim <= kMaxHeadDim) return Status::ok();
-    return Status::invalid_argument(concat(named.name, ".shape[", row_axis() + 2, "] is ", headdim,
-                                           "; head dims may be 1 to ", kMaxHeadDim,
-                                           ", larger heads must be split by the caller"));
+    return Status::invalid_argument(concat(named.name, ".shape[", axis, "] is ", headdim, "; head dims may be 1 to ",
+                                           kMaxHeadDim, ", larger heads must be split by the caller"));
   }
 
   Status check_heads() const {
@@ -288,37 +319,11 @@ class AttentionParser {
     const tandem_tensor& tensor = *named.tensor;
     const bool per_key_head = tensor.ndim > 1 && tensor.shape[1] == nheads_k_.size && heads.size != nheads_k_.size;
     if (per_key_head) heads = nheads_k_;
-    TANDEM_RETURN_IF_ERROR(check_scale_layout(named, heads, rows));
+    TANDEM_RETURN_IF_ERROR(check_scale_layout(named, batch_, heads, rows, args_.packed));
     if (!named.present()) return Status::ok();
 
-    scales->data = tensor.data;
-    scales->dtype = DType::kFp32;
+    *scales = make_scales(named);
     scales->heads_per_scale = per_key_head ? p_.qheads_per_khead() : 1;
-    if (tensor.ndim >= 2) {
-      scales->batch_stride = axis_stride(tensor, 0);
-      scales->head_stride = axis_stride(tensor, 1);
-    }
-    if (tensor.ndim == 3) {
-      scales->block_stride = axis_stride(tensor, 2);
-      scales->blocks = tensor.shape[2];
-    }
-    return Status::ok();
-  }
-
-  Status check_scale_layout(const NamedTensor& named, const Axis& heads, const Axis& rows) const {
-    const tandem_tensor& tensor = *named.tensor;
-    Axis blocks{"number of blocks of 128 rows", (rows.size + kScaleBlockRows - 1) / kScaleBlockRows, rows.source};
-    if (args_.packed) blocks.size = Axis::kAny;  // of the longest sequence, which the host does not know
-    switch (tensor.ndim) {
-      case 1: return check_layout(named, {{"1", 1, "one scale for all"}}, LastAxis::kAnyStride);
-      case 2: return check_layout(named, {batch_, heads}, LastAxis::kAnyStride);
-      default: break;
-    }
-    TANDEM_RETURN_IF_ERROR(check_layout(named, {batch_, heads, blocks}, LastAxis::kAnyStride));
-    if (named.present() && tensor.shape[2] == 0 && rows.size > 0) {
-      return Status::invalid_argument(concat(named.name, ".shape[2] is 0 but ", rows.source, " is ", rows.size,
-                                             "; there must be a scale for each block of 128 rows"));
-    }
     return Status::ok();
   }
 

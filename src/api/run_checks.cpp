@@ -8,6 +8,8 @@
 #include "api/host_arrays.h"
 #include "api/tensor_rules.h"
 #include "api/text.h"
+#include "core/fp8.h"
+#include "core/int_math.h"
 #include "core/sequence.h"
 
 namespace tandem {
@@ -130,8 +132,17 @@ Status check_bound_values(const AttentionProblem& problem, const std::vector<Seq
   return Status::ok();
 }
 
+Status check_rotary_positions(const QuantizeProblem& problem, int64_t b, int64_t length) {
+  if (problem.rotary_pairs == 0 || length == 0) return Status::ok();
+  const Vector& offsets = problem.rotary_offset;
+  const int64_t first = offsets.present() ? static_cast<const int32_t*>(offsets.data)[b * offsets.stride] : 0;
+  if (first >= 0 && first + length <= problem.rotary_positions) return Status::ok();
+  return Status::invalid_argument(concat("rotary_offset is ", first, " at sequence ", b, ", which has ", length,
+                                         " rows, but rotary_cos.shape[0] is ", problem.rotary_positions));
+}
+
 Status check_scale_blocks(const char* name, const Scales& scales, int64_t longest) {
-  const int64_t needed = (longest + 127) / 128;
+  const int64_t needed = ceil_div(longest, kScaleBlockRows);
   if (!scales.present() || scales.block_stride == 0 || scales.blocks >= needed) return Status::ok();
   return Status::invalid_argument(
       concat(name, ".shape[2] is ", scales.blocks, " but the longest sequence has ", needed, " blocks of 128 rows"));
@@ -201,6 +212,32 @@ Status check_values(const AttentionProblem& problem) {
 Status check_values(const Backend& backend, const AttentionProblem& problem) {
   if (backend.copy_to_host == nullptr) return check_values(problem);
   AttentionProblem on_host = problem;
+  HostArrays arrays;
+  TANDEM_RETURN_IF_ERROR(arrays.fetch(backend, &on_host));
+  return check_values(on_host);
+}
+
+Status check_values(const QuantizeProblem& problem) {
+  if (problem.packed) {
+    TANDEM_RETURN_IF_ERROR(
+        check_offset_values("cu_seqlens", problem.cu_seqlens, problem.batch, "x.shape[0]", problem.total));
+  }
+  TANDEM_RETURN_IF_ERROR(
+      check_used_lengths("seqused", problem.seqused, problem.cu_seqlens, problem.batch, problem.seqlen));
+  std::vector<RowSpan> spans(static_cast<size_t>(problem.batch));
+  read_row_spans(problem, spans.data());
+  int64_t longest = 0;
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const int64_t length = spans[static_cast<size_t>(b)].length;
+    longest = std::max(longest, length);
+    TANDEM_RETURN_IF_ERROR(check_rotary_positions(problem, b, length));
+  }
+  return check_scale_blocks("scale", problem.scale, longest);
+}
+
+Status check_values(const Backend& backend, const QuantizeProblem& problem) {
+  if (backend.copy_to_host == nullptr) return check_values(problem);
+  QuantizeProblem on_host = problem;
   HostArrays arrays;
   TANDEM_RETURN_IF_ERROR(arrays.fetch(backend, &on_host));
   return check_values(on_host);

@@ -23,6 +23,9 @@ Status check_values(const AttentionProblem& problem);
 
 // The same wherever the arrays lie: copies them to the host first, if the backend's device has memory of its own.
 Status check_values(const Backend& backend, const AttentionProblem& problem);
+// Of a quantisation, too: that each row has its position in the rotary tables.
+Status check_values(const QuantizeProblem& problem);
+Status check_values(const Backend& backend, const QuantizeProblem& problem);
 inline Status check_values(const Backend&, const MergeProblem&) {
   return Status::ok();
 }

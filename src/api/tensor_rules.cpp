@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "core/fp8.h"
+#include "core/int_math.h"
+
 namespace tandem {
 namespace {
 
@@ -140,6 +143,24 @@ Status check_dtype(const NamedTensor& named, std::initializer_list<DType> allowe
   return Status::invalid_argument(text);
 }
 
+Status check_scale_layout(const NamedTensor& named, const Axis& batch, const Axis& heads, const Axis& rows,
+                          bool packed) {
+  const tandem_tensor& tensor = *named.tensor;
+  Axis blocks{"number of blocks of 128 rows", ceil_div(rows.size, kScaleBlockRows), rows.source};
+  if (packed) blocks.size = Axis::kAny;
+  switch (tensor.ndim) {
+    case 1: return check_layout(named, {{"1", 1, "one scale for all"}}, LastAxis::kAnyStride);
+    case 2: return check_layout(named, {batch, heads}, LastAxis::kAnyStride);
+    default: break;
+  }
+  TANDEM_RETURN_IF_ERROR(check_layout(named, {batch, heads, blocks}, LastAxis::kAnyStride));
+  if (named.present() && tensor.shape[2] == 0 && rows.size > 0) {
+    return Status::invalid_argument(concat(named.name, ".shape[2] is 0 but ", rows.source, " is ", rows.size,
+                                           "; there must be a scale for each block of 128 rows"));
+  }
+  return Status::ok();
+}
+
 DType dtype_of(const NamedTensor& named) {
   return named.present() ? static_cast<DType>(named.tensor->dtype) : DType::kNone;
 }
@@ -171,6 +192,30 @@ RowTensor make_row_tensor(const NamedTensor& named, bool packed, int first) {
 Vector make_vector(const NamedTensor& named) {
   if (!named.present()) return {};
   return {named.tensor->data, dtype_of(named), axis_stride(*named.tensor, 0)};
+}
+
+Scales make_scales(const NamedTensor& named) {
+  Scales scales;
+  if (!named.present()) return scales;
+  const tandem_tensor& tensor = *named.tensor;
+  scales.data = tensor.data;
+  scales.dtype = dtype_of(named);
+  if (tensor.ndim >= 2) {
+    scales.batch_stride = axis_stride(tensor, 0);
+    scales.head_stride = axis_stride(tensor, 1);
+  }
+  if (tensor.ndim == 3) {
+    scales.block_stride = axis_stride(tensor, 2);
+    scales.blocks = tensor.shape[2];
+  }
+  return scales;
+}
+
+Tensor make_transposed(const NamedTensor& named, bool packed) {
+  const tandem_tensor& tensor = *named.tensor;
+  const int head = packed ? 0 : 1;
+  return {tensor.data, dtype_of(named), packed ? 0 : axis_stride(tensor, 0), axis_stride(tensor, head + 1),
+          axis_stride(tensor, head)};
 }
 
 }  // namespace tandem

@@ -32,6 +32,11 @@ Status check_layout(const NamedTensor& named, std::initializer_list<Axis> axes, 
 // That the dtype is one of `allowed`; `anchor` is the tensor that decided what is allowed (itself: nothing did).
 Status check_dtype(const NamedTensor& named, std::initializer_list<DType> allowed, const NamedTensor& anchor);
 
+// Scales of fp8: (1), (batch, heads) or (batch, heads, blocks of 128 rows). Packed: any number of blocks but 0, that of
+// the longest sequence, which the host does not know.
+Status check_scale_layout(const NamedTensor& named, const Axis& batch, const Axis& heads, const Axis& rows,
+                          bool packed);
+
 DType dtype_of(const NamedTensor& named);
 
 // The stride to compute with: 0 on axes of size 1, where the caller's is free, and throughout a tensor without
@@ -44,5 +49,8 @@ bool has_elements(const tandem_tensor& tensor);
 Tensor make_tensor(const NamedTensor& named, bool packed, int first = 0);
 RowTensor make_row_tensor(const NamedTensor& named, bool packed, int first = 0);
 Vector make_vector(const NamedTensor& named);
+Scales make_scales(const NamedTensor& named);
+// Of ((batch,) heads, columns, slots).
+Tensor make_transposed(const NamedTensor& named, bool packed);
 
 }  // namespace tandem

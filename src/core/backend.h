@@ -31,6 +31,11 @@ struct Backend {
   // For checked mode [13]: copies memory of the device to the host, after what is on exec.stream, and waits for it.
   // Null where the device's memory is the host's.
   Status (*copy_to_host)(const Execution& exec, void* host, const void* device, uint64_t bytes);
+
+  // Null where a backend has no quantiser.
+  Status (*supports_quantize)(const QuantizeProblem& problem) = nullptr;
+  Workspace (*workspace_quantize)(const QuantizeProblem& problem) = nullptr;
+  Status (*run_quantize)(const QuantizeProblem& problem) = nullptr;
 };
 
 extern const Backend kReferenceBackend;  // cpu/reference_backend.cpp

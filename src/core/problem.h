@@ -53,6 +53,13 @@ struct Scales {
   bool present() const { return dtype != DType::kNone; }
 };
 
+// Cosines or sines: (positions, pairs of columns), the last axis contiguous.
+struct RotaryTable {
+  void* data = nullptr;
+  DType dtype = DType::kNone;
+  int64_t position_stride = 0;
+};
+
 struct Execution {
   int32_t device_type = 0;  // TANDEM_CPU, TANDEM_CUDA
   int32_t device_ordinal = 0;
@@ -87,6 +94,7 @@ struct AttentionProblem {
   DType out_dtype = DType::kNone;  // of out, dout
   double softmax_scale = 1;        // the default already filled in
   double softcap = 0;              // 0: none
+  bool v_transposed = false;       // e4m3: v is V^T in slots (core/fp8.h), and v.row_stride steps over its columns
   MaskSpec mask;
   RowTensor lo, hi;  // int32; either may be absent
 
@@ -121,6 +129,34 @@ struct MergeProblem {
   Vector sink;
   Tensor out;
   RowTensor lse;  // optional
+
+  Execution exec;
+};
+
+// tandem_quantize_fp8 of one tensor. `scale` has an entry for each group of rows that share one.
+struct QuantizeProblem {
+  bool packed = false;
+  bool transposed = false;  // out is in slots (core/fp8.h), and out.row_stride steps over its columns
+  int64_t batch = 0;
+  int64_t nheads = 0;
+  int64_t headdim = 0;
+  int64_t seqlen = 0;  // dense: rows of each sequence; packed: 0
+  int64_t total = 0;   // rows of the buffer that batch_stride spans
+
+  Tensor x, out;
+  Scales scale;
+  bool scale_per_head = false;  // false: one scale for all
+  bool scale_per_block = false;
+  Vector cu_seqlens, seqused;
+
+  RotaryTable rotary_cos, rotary_sin;
+  int64_t rotary_positions = 0;
+  int64_t rotary_pairs = 0;  // 0: no rotary embedding
+  bool rotary_interleaved = false;
+  Vector rotary_offset;
+
+  bool rotate = false;
+  uint64_t seed = 0;
 
   Execution exec;
 };

@@ -30,28 +30,41 @@ class Offsets {
   int64_t last_ = 0;
 };
 
-}  // namespace
-
-void read_sequence_spans(const AttentionProblem& problem, SequenceSpan* spans) {
-  if (!problem.packed) {
-    for (int64_t b = 0; b < problem.batch; ++b) {
-      spans[b] = {0, used_length(problem.seqused_q, b, problem.seqlen_q), 0,
-                  used_length(problem.seqused_k, b, problem.seqlen_k)};
-    }
+// Calls set(b, begin, length) for each sequence. Without cu_seqlens, all are `seqlen` rows of buffers of their own.
+template <typename Set>
+void for_each_span(const Vector& cu_seqlens, const Vector& seqused, int64_t batch, int64_t seqlen, int64_t total,
+                   Set set) {
+  if (!cu_seqlens.present()) {
+    for (int64_t b = 0; b < batch; ++b) set(b, 0, used_length(seqused, b, seqlen));
     return;
   }
-  Offsets offsets_q(problem.cu_seqlens_q, problem.total_q);
-  Offsets offsets_k(problem.cu_seqlens_k, problem.total_k);
-  int64_t q_begin = offsets_q.next();
-  int64_t k_begin = offsets_k.next();
-  for (int64_t b = 0; b < problem.batch; ++b) {
-    const int64_t q_end = offsets_q.next();
-    const int64_t k_end = offsets_k.next();
-    spans[b] = {q_begin, used_length(problem.seqused_q, b, q_end - q_begin), k_begin,
-                used_length(problem.seqused_k, b, k_end - k_begin)};
-    q_begin = q_end;
-    k_begin = k_end;
+  Offsets offsets(cu_seqlens, total);
+  int64_t begin = offsets.next();
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t end = offsets.next();
+    set(b, begin, used_length(seqused, b, end - begin));
+    begin = end;
   }
+}
+
+}  // namespace
+
+void read_sequence_spans(const AttentionProblem& p, SequenceSpan* spans) {
+  for_each_span(p.cu_seqlens_q, p.seqused_q, p.batch, p.seqlen_q, p.total_q,
+                [&](int64_t b, int64_t begin, int64_t len) {
+                  spans[b].q_begin = begin;
+                  spans[b].q_len = len;
+                });
+  for_each_span(p.cu_seqlens_k, p.seqused_k, p.batch, p.seqlen_k, p.total_k,
+                [&](int64_t b, int64_t begin, int64_t len) {
+                  spans[b].k_begin = begin;
+                  spans[b].k_len = len;
+                });
+}
+
+void read_row_spans(const QuantizeProblem& p, RowSpan* spans) {
+  for_each_span(p.cu_seqlens, p.seqused, p.batch, p.seqlen, p.total,
+                [&](int64_t b, int64_t begin, int64_t length) { spans[b] = {begin, length}; });
 }
 
 }  // namespace tandem

@@ -20,4 +20,12 @@ struct SequenceSpan {
 // an offset is raised to its predecessors' maximum and to 0, and lowered to the total.
 void read_sequence_spans(const AttentionProblem& problem, SequenceSpan* spans);
 
+// One side of it: rows [begin, begin + length) of the buffer.
+struct RowSpan {
+  int64_t begin = 0;
+  int64_t length = 0;
+};
+
+void read_row_spans(const QuantizeProblem& problem, RowSpan* spans);
+
 }  // namespace tandem

@@ -14,6 +14,7 @@ namespace tandem::reference {
 Status run_forward(const AttentionProblem& problem);
 Status run_backward(const AttentionProblem& problem);
 Status run_merge(const MergeProblem& problem);
+Status run_quantize(const QuantizeProblem& problem);
 
 // Rows of one head of one sequence, converted to double. (rows, columns)
 class Matrix {

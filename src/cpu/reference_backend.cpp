@@ -32,6 +32,13 @@ Status supports_merge(const MergeProblem&) {
   return Status::ok();
 }
 
+Status supports_quantize(const QuantizeProblem&) {
+  return Status::ok();
+}
+Workspace workspace_quantize(const QuantizeProblem&) {
+  return {};
+}
+
 }  // namespace
 
 const Backend kReferenceBackend = {
@@ -47,6 +54,9 @@ const Backend kReferenceBackend = {
     supports_merge,
     reference::run_merge,
     nullptr,
+    supports_quantize,
+    workspace_quantize,
+    reference::run_quantize,
 };
 
 }  // namespace tandem

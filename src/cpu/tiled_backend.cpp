@@ -6,6 +6,7 @@
 #include "cpu/tiled_backward.h"
 #include "cpu/tiled_forward.h"
 #include "cpu/tiled_merge.h"
+#include "cpu/tiled_quantize.h"
 
 namespace tandem {
 namespace {
@@ -51,11 +52,37 @@ Status run_merge(const MergeProblem& problem) {
   return Status::ok();
 }
 
+Status supports_quantize(const QuantizeProblem&) {
+  return Status::ok();
+}
+
+Workspace workspace_quantize(const QuantizeProblem& problem) {
+  return {tiled_quantize_workspace_bytes(problem)};
+}
+
+Status run_quantize(const QuantizeProblem& problem) {
+  run_tiled_quantize(problem);
+  return Status::ok();
+}
+
 }  // namespace
 
 const Backend kTiledBackend = {
-    TANDEM_BACKEND_TILED, "tiled",   TANDEM_CPU, available, description, prepare, supports, workspace, run,
-    supports_merge,       run_merge, nullptr,
+    TANDEM_BACKEND_TILED,
+    "tiled",
+    TANDEM_CPU,
+    available,
+    description,
+    prepare,
+    supports,
+    workspace,
+    run,
+    supports_merge,
+    run_merge,
+    nullptr,
+    supports_quantize,
+    workspace_quantize,
+    run_quantize,
 };
 
 }  // namespace tandem

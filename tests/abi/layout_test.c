@@ -60,7 +60,7 @@ static void check_mask(void) {
 }
 
 static void check_forward_params(void) {
-  SIZE(tandem_forward_params, 1584);
+  SIZE(tandem_forward_params, 1592);
   OFFSET(tandem_forward_params, struct_size, 0);
   OFFSET(tandem_forward_params, exec, 8);
   OFFSET(tandem_forward_params, q, 64);
@@ -79,10 +79,12 @@ static void check_forward_params(void) {
   OFFSET(tandem_forward_params, softcap, 1568);
   OFFSET(tandem_forward_params, has_softmax_scale, 1576);
   OFFSET(tandem_forward_params, reserved, 1580);
+  OFFSET(tandem_forward_params, v_transposed, 1584);
+  OFFSET(tandem_forward_params, reserved_2, 1588);
 }
 
 static void check_varlen_forward_params(void) {
-  SIZE(tandem_varlen_forward_params, 1824);
+  SIZE(tandem_varlen_forward_params, 1832);
   OFFSET(tandem_varlen_forward_params, struct_size, 0);
   OFFSET(tandem_varlen_forward_params, exec, 8);
   OFFSET(tandem_varlen_forward_params, q, 64);
@@ -105,6 +107,8 @@ static void check_varlen_forward_params(void) {
   OFFSET(tandem_varlen_forward_params, softcap, 1808);
   OFFSET(tandem_varlen_forward_params, has_softmax_scale, 1816);
   OFFSET(tandem_varlen_forward_params, reserved, 1820);
+  OFFSET(tandem_varlen_forward_params, v_transposed, 1824);
+  OFFSET(tandem_varlen_forward_params, reserved_2, 1828);
 }
 
 static void check_backward_params(void) {
@@ -172,6 +176,25 @@ static void check_merge_params(void) {
   OFFSET(tandem_merge_params, lse, 512);
 }
 
+static void check_quantize_params(void) {
+  SIZE(tandem_quantize_fp8_params, 984);
+  OFFSET(tandem_quantize_fp8_params, struct_size, 0);
+  OFFSET(tandem_quantize_fp8_params, exec, 8);
+  OFFSET(tandem_quantize_fp8_params, x, 64);
+  OFFSET(tandem_quantize_fp8_params, out, 176);
+  OFFSET(tandem_quantize_fp8_params, scale, 288);
+  OFFSET(tandem_quantize_fp8_params, cu_seqlens, 400);
+  OFFSET(tandem_quantize_fp8_params, seqused, 512);
+  OFFSET(tandem_quantize_fp8_params, rotary_cos, 624);
+  OFFSET(tandem_quantize_fp8_params, rotary_sin, 736);
+  OFFSET(tandem_quantize_fp8_params, rotary_offset, 848);
+  OFFSET(tandem_quantize_fp8_params, seed, 960);
+  OFFSET(tandem_quantize_fp8_params, rotate, 968);
+  OFFSET(tandem_quantize_fp8_params, rotary_interleaved, 972);
+  OFFSET(tandem_quantize_fp8_params, transposed, 976);
+  OFFSET(tandem_quantize_fp8_params, reserved, 980);
+}
+
 int main(void) {
   check_tensor();
   check_device();
@@ -182,5 +205,6 @@ int main(void) {
   check_backward_params();
   check_varlen_backward_params();
   check_merge_params();
+  check_quantize_params();
   return faults == 0 ? 0 : 1;
 }

@@ -49,6 +49,7 @@ tandem_tensor tensor(tandem::ElementType type, std::initializer_list<int64_t> sh
 
 constexpr auto kBf16 = tandem::ElementType::kBf16;
 constexpr auto kFp32 = tandem::ElementType::kFp32;
+constexpr auto kE4m3 = tandem::ElementType::kE4m3;
 constexpr auto kInt32 = tandem::ElementType::kInt32;
 
 struct Sizes {
@@ -124,6 +125,14 @@ void fill(tandem_merge_params& params, const Sizes& n) {
   params.sink = tensor(kFp32, {n.nheads_q});
 }
 
+void fill(tandem_quantize_fp8_params& params, const Sizes& n) {
+  params.x = tensor(kBf16, {n.batch, n.seqlen_k, n.nheads_k, n.headdim});
+  params.out = tensor(kE4m3, {n.batch, n.seqlen_k, n.nheads_k, n.headdim});
+  params.scale = tensor(kFp32, {n.batch, n.nheads_k, (n.seqlen_k + 127) / 128});
+  params.rotary_cos = params.rotary_sin = tensor(kFp32, {n.seqlen_k, n.headdim / 2});
+  params.rotate = 1;
+}
+
 // The struct's bytes, in a buffer that ends where struct_size says, so that a read beyond it is found.
 std::vector<uint8_t> raw_struct(Input input) {
   uint64_t bytes = 0;
@@ -192,12 +201,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
   const uint8_t choice = input.take<uint8_t>();
   const Form form = choice < 64 ? Form::kChanged : choice < 192 ? Form::kChangedOfAnySize : Form::kRaw;
-  switch (choice % 5) {
+  switch (choice % 6) {
     case 0: call<tandem_forward_params>(input, form); break;
     case 1: call<tandem_varlen_forward_params>(input, form); break;
     case 2: call<tandem_backward_params>(input, form); break;
     case 3: call<tandem_varlen_backward_params>(input, form); break;
-    default: call<tandem_merge_params>(input, form); break;
+    case 4: call<tandem_merge_params>(input, form); break;
+    default: call<tandem_quantize_fp8_params>(input, form); break;
   }
   return 0;
 }

@@ -23,6 +23,7 @@ Precision precision(int32_t dtype) {
     case TANDEM_FP32: return {23, -126, std::numeric_limits<float>::max()};
     case TANDEM_FP16: return {10, -14, 65504.0};
     case TANDEM_BF16: return {7, -126, 0x1.fep127};
+    case TANDEM_E4M3: return {3, -6, 448.0};
     default: throw std::invalid_argument("not a float type of these tests");
   }
 }
@@ -78,6 +79,24 @@ uint16_t fp16_bits(double rounded) {
   return sign | static_cast<uint16_t>((exponent + 15) << 10 | mantissa);
 }
 
+double e4m3_value(uint8_t bits) {
+  const int exponent = bits >> 3 & 0xf;
+  const int mantissa = bits & 7;
+  double value = exponent == 0 ? mantissa * 0x1p-9 : std::ldexp(8 + mantissa, exponent - 10);
+  if ((bits & 0x7f) == 0x7f) value = std::numeric_limits<double>::quiet_NaN();
+  return bits >> 7 ? -value : value;
+}
+
+uint8_t e4m3_bits(double rounded) {
+  const uint8_t sign = std::signbit(rounded) ? 0x80 : 0;
+  if (!std::isfinite(rounded)) return sign | 0x7f;
+  const double magnitude = std::fabs(rounded);
+  if (magnitude < 0x1p-6) return sign | static_cast<uint8_t>(magnitude * 0x1p9);
+  const int exponent = std::ilogb(magnitude);
+  const int mantissa = static_cast<int>(std::ldexp(magnitude, 3 - exponent)) - 8;
+  return sign | static_cast<uint8_t>((exponent + 7) << 3 | mantissa);
+}
+
 }  // namespace
 
 int64_t element_bytes(int32_t dtype) {
@@ -105,7 +124,11 @@ double round_to(int32_t dtype, double value) {
   if (!std::isfinite(value)) return value;
   const double unit = ulp(dtype, std::fabs(value));
   const double rounded = std::nearbyint(value / unit) * unit;  // the default rounding mode: ties to even
-  if (std::fabs(rounded) > precision(dtype).max) return std::copysign(std::numeric_limits<double>::infinity(), value);
+  if (std::fabs(rounded) > precision(dtype).max) {
+    const double overflow =  // e4m3 has no infinity
+        dtype == TANDEM_E4M3 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+    return std::copysign(overflow, value);
+  }
   return std::copysign(rounded, value);
 }
 
@@ -115,6 +138,7 @@ double load(const uint8_t* storage, int32_t dtype, int64_t index) {
     case TANDEM_FP32: return read<float>(storage, index);
     case TANDEM_FP16: return fp16_value(read<uint16_t>(storage, index));
     case TANDEM_BF16: return bf16_value(read<uint16_t>(storage, index));
+    case TANDEM_E4M3: return e4m3_value(read<uint8_t>(storage, index));
     case TANDEM_INT32: return read<int32_t>(storage, index);
     default: throw std::invalid_argument("cannot load this dtype");
   }
@@ -126,6 +150,7 @@ void store(uint8_t* storage, int32_t dtype, int64_t index, double value) {
     case TANDEM_FP32: write(storage, index, static_cast<float>(value)); break;
     case TANDEM_FP16: write(storage, index, fp16_bits(round_to(dtype, value))); break;
     case TANDEM_BF16: write(storage, index, bf16_bits(round_to(dtype, value))); break;
+    case TANDEM_E4M3: write(storage, index, e4m3_bits(round_to(dtype, value))); break;
     case TANDEM_INT32: write(storage, index, static_cast<int32_t>(value)); break;
     default: throw std::invalid_argument("cannot store this dtype");
   }

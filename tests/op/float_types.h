@@ -7,7 +7,7 @@ namespace tandem::optest {
 
 int64_t element_bytes(int32_t dtype);
 
-// Rounds to nearest even in the type's precision and range (overflow gives infinity).
+// Rounds to nearest even in the type's precision and range (overflow gives infinity, in e4m3 NaN).
 double round_to(int32_t dtype, double value);
 
 double load(const uint8_t* storage, int32_t dtype, int64_t index);

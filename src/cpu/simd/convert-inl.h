@@ -80,6 +80,44 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> narrow(DF df, V x, Fp16) {
   return hn::Or(result, sign);
 }
 
+// The low 8 bits of each lane: x rounded to nearest even; beyond the range, and NaN: NaN.
+template <class DF, class V = hn::Vec<DF>>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> narrow(DF df, V x, E4m3) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(du, x)), hn::Set(du, 0x80u));
+  const V magnitude = hn::Abs(x);
+  const auto bits = hn::BitCast(du, magnitude);
+  const auto odd = hn::And(hn::ShiftRight<20>(bits), hn::Set(du, 1u));
+  const auto rebiased = hn::Sub(bits, hn::Set(du, 120u << 23));
+  const auto normal = hn::ShiftRight<20>(hn::Add(rebiased, hn::Add(odd, hn::Set(du, 0x7FFFFu))));
+  // Adding 2^14 aligns the mantissa so that its last bit is worth 2^-9, the smallest subnormal; the adder rounds.
+  const V magic = hn::Set(df, 16384.0f);
+  const auto subnormal = hn::Sub(hn::BitCast(du, hn::Add(magnitude, magic)), hn::BitCast(du, magic));
+  const auto is_subnormal = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(df, 0.015625f)));  // 2^-6
+  const auto is_in_range = hn::RebindMask(du, hn::Le(magnitude, hn::Set(df, 464.0f)));      // halfway past 448; not NaN
+  auto result = hn::IfThenElse(is_subnormal, subnormal, normal);
+  result = hn::IfThenElse(is_in_range, result, hn::Set(du, 0x7Fu));
+  return hn::Or(result, sign);
+}
+
+// 4 exponent and 3 mantissa bits moved to where fp32 has its last exponent and first mantissa bits leave the exponent
+// 120 too low. Subnormals get it by a subtraction that normalizes; the pattern of all ones is NaN.
+template <class DF, class VU = hn::Vec<hn::RebindToUnsigned<DF>>>
+HWY_INLINE hn::Vec<DF> widen(DF df, VU bits, E4m3) {
+  const hn::RebindToUnsigned<DF> du;
+  const hn::RebindToSigned<DF> di;
+  const VU sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80u)));
+  const VU magnitude = hn::ShiftLeft<20>(hn::And(bits, hn::Set(du, 0x7Fu)));
+  const VU normal = hn::Add(magnitude, hn::Set(du, 120u << 23));
+  const auto is_nan = hn::Eq(hn::BitCast(di, magnitude), hn::Set(di, 0x7F << 20));
+  const auto is_subnormal = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 1 << 23));
+  const auto smallest = hn::Set(df, 0.015625f);  // 2^-6
+  const auto subnormal = hn::Sub(hn::BitCast(df, hn::Add(normal, hn::Set(du, 1u << 23))), smallest);
+  auto value = hn::IfThenElse(hn::RebindMask(df, is_subnormal), subnormal, hn::BitCast(df, normal));
+  value = hn::IfThenElse(hn::RebindMask(df, is_nan), hn::BitCast(df, hn::Set(du, 0x7FC00000u)), value);
+  return hn::BitCast(df, hn::Or(hn::BitCast(du, value), sign));
+}
+
 template <typename Half>
 HWY_NOINLINE void load_half_row(const void* src, size_t count, float* dst) {
   const Lanes<float> df;
@@ -112,6 +150,36 @@ HWY_NOINLINE void store_half_row(const float* src, size_t count, void* dst) {
   for (; i < count; ++i) bits[i] = static_cast<uint16_t>(hn::GetLane(narrow(df1, hn::Set(df1, src[i]), Half{})));
 }
 
+HWY_INLINE void load_e4m3_row(const void* src, size_t count, float* dst) {
+  const Lanes<float> df;
+  const hn::RebindToUnsigned<decltype(df)> du;
+  const hn::Rebind<uint8_t, decltype(df)> du8;
+  const size_t lanes = hn::Lanes(df);
+  const auto* bits = static_cast<const uint8_t*>(src);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(widen(df, hn::PromoteTo(du, hn::LoadU(du8, bits + i)), E4m3{}), df, dst + i);
+  }
+  const hn::CappedTag<float, 1> df1;
+  const hn::RebindToUnsigned<decltype(df1)> du1;
+  for (; i < count; ++i) hn::StoreU(widen(df1, hn::Set(du1, bits[i]), E4m3{}), df1, dst + i);
+}
+
+HWY_INLINE void store_e4m3_row(const float* src, size_t count, void* dst) {
+  const Lanes<float> df;
+  const hn::RebindToSigned<decltype(df)> di;
+  const hn::Rebind<uint8_t, decltype(df)> du8;
+  const size_t lanes = hn::Lanes(df);
+  auto* bits = static_cast<uint8_t*>(dst);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto narrowed = narrow(df, hn::LoadU(df, src + i), E4m3{});
+    hn::StoreU(hn::DemoteTo(du8, hn::BitCast(di, narrowed)), du8, bits + i);
+  }
+  const hn::CappedTag<float, 1> df1;
+  for (; i < count; ++i) bits[i] = static_cast<uint8_t>(hn::GetLane(narrow(df1, hn::Set(df1, src[i]), E4m3{})));
+}
+
 // memcpy for rows too short to pay for its call.
 template <typename T>
 HWY_INLINE void copy_row(const T* src, size_t count, T* dst) {
@@ -131,6 +199,7 @@ HWY_INLINE void load_row(const void* data, DType dtype, int64_t offset, size_t c
   switch (dtype) {
     case DType::kFp16: return load_half_row<Fp16>(src, count, dst);
     case DType::kBf16: return load_half_row<Bf16>(src, count, dst);
+    case DType::kE4m3: return load_e4m3_row(src, count, dst);
     default: return copy_row(reinterpret_cast<const float*>(src), count, dst);
   }
 }
@@ -143,6 +212,7 @@ HWY_INLINE void store_row(const float* src, size_t count, void* data, DType dtyp
   switch (dtype) {
     case DType::kFp16: return store_half_row<Fp16>(src, count, dst);
     case DType::kBf16: return store_half_row<Bf16>(src, count, dst);
+    case DType::kE4m3: return store_e4m3_row(src, count, dst);
     default: return copy_row(src, count, reinterpret_cast<float*>(dst));
   }
 }
