@@ -1,0 +1,37 @@
+#pragma once
+
+// The tuning table of the backward kernel. docs/TUNING.md says which numbers are measured, and what others cost.
+namespace tandem::sm90 {
+
+struct BackwardTiles {
+  int headdim;    // of Q and K
+  int headdim_v;  // of V and O
+  int block_m;    // query rows of a step
+  int block_n;    // keys of a work tile; two consumer warpgroups of 64 each
+  int q_stages;   // a stage of Q is released one step late, by dK: two would wait for ever
+  int do_stages;
+  bool late_p;  // P is packed, and dV issued, after dS: for want of registers
+};
+
+// From the smallest: a problem runs in the first that covers both its head dims.
+constexpr BackwardTiles kBackwardTiles[] = {
+    {64, 64, 128, 128, 3, 2, true},     //
+    {128, 128, 64, 128, 3, 3, false},  //
+};
+constexpr int kBackwardTilesCount = sizeof(kBackwardTiles) / sizeof(kBackwardTiles[0]);
+
+// Interval arrays and transformed scores need P before dS.
+constexpr bool has_general_instance(int row) {
+  return !kBackwardTiles[row].late_p;
+}
+
+// Number of the row that covers these head dims, or -1.
+constexpr int find_backward_tiles(int headdim, int headdim_v, bool general) {
+  for (int i = 0; i < kBackwardTilesCount; ++i) {
+    if (general && !has_general_instance(i)) continue;
+    if (headdim <= kBackwardTiles[i].headdim && headdim_v <= kBackwardTiles[i].headdim_v) return i;
+  }
+  return -1;
+}
+
+}  // namespace tandem::sm90
