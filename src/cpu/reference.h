@@ -33,6 +33,11 @@ Matrix load_rows(const Tensor& tensor, int64_t batch, int64_t head, int64_t begi
 void store_rows(const Tensor& tensor, int64_t batch, int64_t head, int64_t begin, int64_t rows, int64_t columns,
                 const Matrix& values);
 
+// The same rows in real units: times the scales of fp8. Of V^T in slots, too, if it is that.
+Matrix load_query_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head);
+Matrix load_key_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head);
+Matrix load_value_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head);
+
 double load_row_value(const RowTensor& tensor, int64_t batch, int64_t head, int64_t row);
 void store_row_value(const RowTensor& tensor, int64_t batch, int64_t head, int64_t row, double value);
 

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 
 #include "core/dtype.h"
+#include "core/fp8.h"
 #include "cpu/reference.h"
 
 namespace tandem::reference {
@@ -14,6 +16,30 @@ int64_t floor_div(int64_t a, int64_t b) {
   return a / b - (a % b != 0 && a < 0 ? 1 : 0);
 }
 
+void multiply_by_scales(const Scales& scales, int64_t batch, int64_t head, int64_t rows, int64_t columns, Matrix& x) {
+  if (!scales.present()) return;
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t block = std::min(i / kScaleBlockRows, scales.blocks - 1);
+    const int64_t index =
+        batch * scales.batch_stride + head / scales.heads_per_scale * scales.head_stride + block * scales.block_stride;
+    const double scale = load_element(scales.data, scales.dtype, index);
+    for (int64_t c = 0; c < columns; ++c) x.row(i)[c] *= scale;
+  }
+}
+
+Matrix load_transposed_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head) {
+  const Tensor& v = problem.v;
+  const int64_t first =
+      batch * v.batch_stride + head * v.head_stride + (problem.packed ? packed_slot_begin(span.k_begin, batch) : 0);
+  Matrix values(span.k_len, problem.headdim_v);
+  for (int64_t j = 0; j < span.k_len; ++j) {
+    for (int64_t c = 0; c < problem.headdim_v; ++c) {
+      values.row(j)[c] = load_element(v.data, v.dtype, first + c * v.row_stride + key_slot(j));
+    }
+  }
+  return values;
+}
+
 }  // namespace
 
 Matrix load_rows(const Tensor& tensor, int64_t batch, int64_t head, int64_t begin, int64_t rows, int64_t columns) {
@@ -23,6 +49,25 @@ Matrix load_rows(const Tensor& tensor, int64_t batch, int64_t head, int64_t begi
     for (int64_t c = 0; c < columns; ++c) values.row(i)[c] = load_element(tensor.data, tensor.dtype, index + c);
   }
   return values;
+}
+
+Matrix load_query_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head) {
+  Matrix q = load_rows(problem.q, batch, head, span.q_begin, span.q_len, problem.headdim);
+  multiply_by_scales(problem.q_scale, batch, head, span.q_len, problem.headdim, q);
+  return q;
+}
+
+Matrix load_key_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head) {
+  Matrix k = load_rows(problem.k, batch, head, span.k_begin, span.k_len, problem.headdim);
+  multiply_by_scales(problem.k_scale, batch, head, span.k_len, problem.headdim, k);
+  return k;
+}
+
+Matrix load_value_rows(const AttentionProblem& problem, const SequenceSpan& span, int64_t batch, int64_t head) {
+  Matrix v = problem.v_transposed ? load_transposed_rows(problem, span, batch, head)
+                                  : load_rows(problem.v, batch, head, span.k_begin, span.k_len, problem.headdim_v);
+  multiply_by_scales(problem.v_scale, batch, head, span.k_len, problem.headdim_v, v);
+  return v;
 }
 
 void store_rows(const Tensor& tensor, int64_t batch, int64_t head, int64_t begin, int64_t rows, int64_t columns,

@@ -49,7 +49,7 @@ void run_head(const AttentionProblem& problem, const SequenceSpan& span, int64_t
   const double sink = problem.sink.present()
                           ? load_element(problem.sink.data, problem.sink.dtype, h * problem.sink.stride)
                           : -kInfinity;
-  const Matrix q = load_rows(problem.q, b, h, span.q_begin, span.q_len, problem.headdim);
+  const Matrix q = load_query_rows(problem, span, b, h);
   Matrix out(span.q_len, problem.headdim_v);
   for (int64_t i = 0; i < span.q_len; ++i) {
     const RowMask mask(problem, span, b, h, i);
@@ -67,8 +67,8 @@ Status run_forward(const AttentionProblem& problem) {
   for (int64_t b = 0; b < problem.batch; ++b) {
     const SequenceSpan& span = spans[static_cast<size_t>(b)];
     for (int64_t h_k = 0; h_k < problem.nheads_k; ++h_k) {
-      const Matrix k = load_rows(problem.k, b, h_k, span.k_begin, span.k_len, problem.headdim);
-      const Matrix v = load_rows(problem.v, b, h_k, span.k_begin, span.k_len, problem.headdim_v);
+      const Matrix k = load_key_rows(problem, span, b, h_k);
+      const Matrix v = load_value_rows(problem, span, b, h_k);
       const int64_t group = problem.qheads_per_khead();
       for (int64_t h = h_k * group; h < (h_k + 1) * group; ++h) run_head(problem, span, b, h, k, v);
     }

@@ -1,7 +1,7 @@
 // The tiled forward: online softmax over n_blocks, for a tile of query rows that lie in the SIMD lanes.
 //
 //   S^T = K . Q^T       (keys x lanes)         row_max, row_sum: one value a lane, no horizontal sums
-//   P^T = exp(S^T - row_max)
+//   P^T = exp(S^T - row_max)                     in e4m3: rounded to it, after it is added to row_sum
 //   O^T = O^T * rescale + V^T . P^T            (headdim_v x lanes)
 
 #include "cpu/simd/targets.h"
@@ -12,7 +12,9 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
+#include "cpu/simd/fp8-inl.h"
 #include "cpu/simd/math-inl.h"
 #include "cpu/simd/tile-inl.h"
 #include "cpu/tiled_forward.h"
@@ -70,14 +72,16 @@ void load_q(const ForwardTile<T>& t) {
   for (size_t p = 0; p < t.panels.count(); ++p) {
     for (size_t i = 0; i < t.panels.lanes_of(p); ++i) {
       const int64_t lane = static_cast<int64_t>(t.panels.first_lane(p) + i);
+      T factor = t.units.q_factor;
       if (lane < t.tile.lanes()) {
         const int64_t row = t.span.q_begin + t.tile.lane_row(lane);
         const int64_t offset = row_offset(t.problem.q, t.tile.sequence, row, t.tile.lane_head(lane));
         load_row(t.problem.q.data, t.problem.q.dtype, offset, static_cast<size_t>(headdim), t.scratch.row);
+        factor *= row_scale(t.problem.q_scale, t.tile.sequence, t.tile.lane_head(lane), t.tile.lane_row(lane));
       } else {
         std::fill_n(t.scratch.row, headdim, T(0));
       }
-      scatter_column(t.scratch.row, headdim, t.units.q_factor, t.q_t(p) + i, t.panels.lanes_of(p));
+      scatter_column(t.scratch.row, headdim, factor, t.q_t(p) + i, t.panels.lanes_of(p));
     }
   }
 }
@@ -113,17 +117,31 @@ V column_max(const T* s, size_t stride, int64_t keys, V start) {
   return hn::Max(hn::Max(max[0], max[1]), hn::Max(max[2], max[3]));
 }
 
-// S becomes P = exp(S - max); returns the sum over keys.
-template <typename T, class V = hn::Vec<Lanes<T>>>
+// S becomes P = exp(S - max), in e4m3 rounded to it; returns the sum over keys of what it was before.
+template <bool kRoundP, typename T, class V = hn::Vec<Lanes<T>>>
 V exponentiate_column(T* s, size_t stride, int64_t keys, V max, V unit_log2) {
   const Lanes<T> d;
   V sum = hn::Zero(d);
   for (int64_t j = 0; j < keys; ++j, s += stride) {
     const V p = exp2(d, hn::Mul(hn::Sub(hn::Load(d, s), max), unit_log2));
-    hn::Store(p, d, s);
+    if constexpr (kRoundP) {
+      hn::Store(round_probability(d, p), d, s);
+    } else {
+      hn::Store(p, d, s);
+    }
     sum = hn::Add(sum, p);
   }
   return sum;
+}
+
+template <class V>
+V exponentiate(const AttentionProblem& problem, float* s, size_t stride, int64_t keys, V max, V unit_log2) {
+  return problem.dtype == DType::kE4m3 ? exponentiate_column<true>(s, stride, keys, max, unit_log2)
+                                       : exponentiate_column<false>(s, stride, keys, max, unit_log2);
+}
+template <class V>
+V exponentiate(const AttentionProblem&, double* s, size_t stride, int64_t keys, V max, V unit_log2) {
+  return exponentiate_column<false>(s, stride, keys, max, unit_log2);
 }
 
 // S of one panel becomes P; row_max and row_sum move on. O is rescaled where a maximum grew.
@@ -146,7 +164,7 @@ void softmax_step(const ForwardTile<T>& t, size_t panel, int64_t key_begin, int6
     // A lane that has seen no key has the maximum -inf, and -inf - -inf is NaN: subtract 0 there.
     const auto base = hn::IfThenElse(hn::Eq(new_max, hidden), hn::Zero(d), new_max);
     const auto rescale = exp2(d, hn::Mul(hn::Sub(old_max, base), unit_log2));
-    const auto sum = exponentiate_column(s, lanes, keys, base, unit_log2);
+    const auto sum = exponentiate(t.problem, s, lanes, keys, base, unit_log2);
     hn::Store(new_max, d, t.scratch.row_max + lane);
     hn::Store(hn::MulAdd(hn::Load(d, t.scratch.row_sum + lane), rescale, sum), d, t.scratch.row_sum + lane);
     if (hn::AllTrue(d, hn::Eq(rescale, hn::Set(d, T(1))))) continue;
@@ -155,16 +173,36 @@ void softmax_step(const ForwardTile<T>& t, size_t panel, int64_t key_begin, int6
   }
 }
 
+// Copies K and V of some keys to scratch.
 template <typename T>
-void visit_keys(const ForwardTile<T>& t, int64_t key_begin, int64_t keys) {
+void load_keys(const ForwardTile<T>& t, int64_t key_begin, int64_t keys) {
   const AttentionProblem& problem = t.problem;
   const ForwardScratch<T>& scratch = t.scratch;
   const int32_t* hidden = find_hidden_keys(t.tile, t.intervals, key_begin, keys, scratch.hidden);
   const int64_t first_row = t.span.k_begin + key_begin;
   load_key_rows(problem.k, row_offset(problem.k, t.tile.sequence, first_row, t.tile.head_k), keys, problem.headdim,
                 hidden, scratch.k, scratch.ld_k);
-  load_key_rows(problem.v, row_offset(problem.v, t.tile.sequence, first_row, t.tile.head_k), keys, problem.headdim_v,
-                hidden, scratch.v, scratch.ld_v);
+  if (!problem.v_transposed) {
+    load_key_rows(problem.v, row_offset(problem.v, t.tile.sequence, first_row, t.tile.head_k), keys, problem.headdim_v,
+                  hidden, scratch.v, scratch.ld_v);
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (problem.v_transposed) {
+      load_transposed_rows(problem, t.span, t.tile.sequence, t.tile.head_k, key_begin, keys, hidden, scratch.slots,
+                           scratch.v, scratch.ld_v);
+    }
+    scale_key_rows(problem.k_scale, t.tile.sequence, t.tile.head_k, key_begin, keys, problem.headdim, hidden, scratch.k,
+                   scratch.ld_k);
+    scale_key_rows(problem.v_scale, t.tile.sequence, t.tile.head_k, key_begin, keys, problem.headdim_v, hidden,
+                   scratch.v, scratch.ld_v);
+  }
+}
+
+template <typename T>
+void visit_keys(const ForwardTile<T>& t, int64_t key_begin, int64_t keys) {
+  const AttentionProblem& problem = t.problem;
+  const ForwardScratch<T>& scratch = t.scratch;
+  load_keys(t, key_begin, keys);
   for (size_t p = 0; p < t.panels.count(); ++p) {
     if (classify_tile(t.intervals.panel[p], key_begin, key_begin + keys) == TileKind::kSkip) continue;
     const size_t lanes = t.panels.lanes_of(p);

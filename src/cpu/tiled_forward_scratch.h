@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/fp8.h"
 #include "core/problem.h"
 #include "cpu/tiled_scratch.h"
 #include "cpu/tiled_tiles.h"
@@ -25,6 +26,7 @@ struct ForwardScratch {
   Position<T>* lo;  // (lanes)
   Position<T>* hi;
   int32_t* hidden;  // (keys + 1)
+  T* slots;         // a column of V^T
 };
 
 template <typename T>
@@ -45,6 +47,7 @@ ForwardScratch<T> lay_out_forward_scratch(const AttentionProblem& problem, Arena
   scratch.lo = arena.take<Position<T>>(lanes);
   scratch.hi = arena.take<Position<T>>(lanes);
   scratch.hidden = arena.take<int32_t>(keys + 1);
+  scratch.slots = arena.take<T>(problem.v_transposed ? keys + 2 * kSlotGroup : 0);
   return scratch;
 }
 

@@ -124,6 +124,12 @@ class Head {
     }
   }
 
+  Real rounded_p(Real p, Real sum) const {
+    const Real unit = static_cast<Real>(rounding_.p_unit);
+    return unit > 0 ? rounded(rounding_.probabilities, p * unit) / unit / sum
+                    : rounded(rounding_.probabilities, p / sum);
+  }
+
   // Fills the row of P and returns its LSE.
   Real softmax(int64_t i) {
     const Real infinity = std::numeric_limits<Real>::infinity();
@@ -142,7 +148,7 @@ class Head {
       if (mask_[at(i, j)]) sum += std::exp(scores_[at(i, j)] - largest);
     }
     for (int64_t j = 0; j < span_.k_len; ++j) {
-      if (mask_[at(i, j)]) p_[at(i, j)] = rounded(rounding_.probabilities, std::exp(scores_[at(i, j)] - largest) / sum);
+      if (mask_[at(i, j)]) p_[at(i, j)] = rounded_p(std::exp(scores_[at(i, j)] - largest), sum);
     }
     return largest + std::log(sum);
   }

@@ -11,7 +11,8 @@ constexpr int kSumOrders = 6;
 // Element types that S, P and O are rounded to; TANDEM_DTYPE_NONE leaves them as they are. `lse`: the type that LSE is
 // stored in, off by `lse_ulps` units in its last place, from which the backward takes P = exp(S - LSE) again;
 // TANDEM_DTYPE_NONE: P is the forward's. `order`: one of kSumOrders orders of every sum over keys, rows or columns.
-// delta is summed in the next one: dP, which it is subtracted from, is another kernel's sum.
+// delta is summed in the next one: dP, which it is subtracted from, is another kernel's sum. `p_unit`: what the largest
+// P of a row is multiplied by before it is rounded; 0: P is normalised first.
 struct Rounding {
   int32_t scores = TANDEM_DTYPE_NONE;
   int32_t probabilities = TANDEM_DTYPE_NONE;
@@ -19,6 +20,7 @@ struct Rounding {
   int32_t lse = TANDEM_DTYPE_NONE;
   int lse_ulps = 0;
   int order = 0;
+  double p_unit = 0;
 };
 
 // Forward, and with `gradients` backward too, computed in Real (float, double or long double).

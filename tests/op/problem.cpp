@@ -90,6 +90,35 @@ Shape Problem::lse_shape() const {
   return packed ? Shape{nheads_q, total_q} : Shape{batch, nheads_q, seqlen_q};
 }
 
+Shape Problem::stored_v_shape() const {
+  if (!v_transposed) return v_shape();
+  if (packed) return {nheads_k, headdim_v, 16 * (total_k / 16 + batch)};
+  return {batch, nheads_k, headdim_v, (seqlen_k + 15) / 16 * 16};
+}
+
+// The layout of tandem.h. Rows between packed sequences have no slot: -1.
+int64_t Problem::stored_v_index(int64_t n) const {
+  if (!v_transposed) return n;
+  constexpr int kKeys[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
+  const int64_t column = n % headdim_v;
+  const int64_t head = n / headdim_v % nheads_k;
+  int64_t key = n / headdim_v / nheads_k;
+  int64_t line = head * headdim_v + column;
+  int64_t first = 0;
+  if (packed) {
+    int64_t b = 0;
+    while (b < batch && key >= cu_seqlens_k[static_cast<size_t>(b + 1)]) ++b;
+    if (b == batch) return -1;
+    first = 16 * (cu_seqlens_k[static_cast<size_t>(b)] / 16 + b);
+    key -= cu_seqlens_k[static_cast<size_t>(b)];
+  } else {
+    line += key / seqlen_k * nheads_k * headdim_v;
+    key %= seqlen_k;
+  }
+  const int64_t slot = first + key / 16 * 16 + (std::find(kKeys, kKeys + 16, key % 16) - kKeys);
+  return line * stored_v_shape().back() + slot;
+}
+
 int64_t Problem::lse_index(int64_t b, int64_t h, int64_t i) const {
   return packed ? h * total_q + cu_seqlens_q[static_cast<size_t>(b)] + i : (b * nheads_q + h) * seqlen_q + i;
 }
@@ -131,6 +160,36 @@ bool visible(const Problem& problem, int64_t b, int64_t h, int64_t i, int64_t j)
   if (problem.lo && j < interval_value(problem, *problem.lo, b, h, i)) return false;
   if (problem.hi && j >= interval_value(problem, *problem.hi, b, h, i)) return false;
   return true;
+}
+
+double ScaleSet::at(int64_t b, int64_t h, int64_t nheads, int64_t i) const {
+  const int64_t entry = ndim == 1 ? 0 : b;
+  const int64_t head = ndim == 1 ? 0 : h / (nheads / heads);
+  const int64_t block = std::min(i / 128, blocks - 1);
+  return values[static_cast<size_t>((entry * heads + head) * blocks + block)];
+}
+
+Inputs real_inputs(const Problem& problem, const Inputs& inputs) {
+  Inputs real = inputs;
+  const auto scale = [](std::vector<double>& values, const std::optional<ScaleSet>& scales, int64_t b, int64_t begin,
+                        int64_t rows, int64_t nheads, int64_t columns) {
+    if (!scales) return;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t h = 0; h < nheads; ++h) {
+        const double factor = scales->at(b, h, nheads, i);
+        for (int64_t c = 0; c < columns; ++c) {
+          values[static_cast<size_t>(((begin + i) * nheads + h) * columns + c)] *= factor;
+        }
+      }
+    }
+  };
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const Span span = problem.span(b);
+    scale(real.q, problem.q_scale, b, span.q_begin, span.q_len, problem.nheads_q, problem.headdim);
+    scale(real.k, problem.k_scale, b, span.k_begin, span.k_len, problem.nheads_k, problem.headdim);
+    scale(real.v, problem.v_scale, b, span.k_begin, span.k_len, problem.nheads_k, problem.headdim_v);
+  }
+  return real;
 }
 
 Inputs random_inputs(const Problem& problem, uint64_t seed, Poison poison) {

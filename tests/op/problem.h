@@ -16,6 +16,19 @@ struct Intervals {
   std::vector<int32_t> values;
 };
 
+// Scales of fp8: (1), (batch, heads) or (batch, heads, blocks of 128 rows). `heads` may be fewer than the tensor's, for
+// q: those of k.
+struct ScaleSet {
+  int64_t batch = 1;
+  int64_t heads = 1;
+  int64_t blocks = 1;
+  int ndim = 1;
+  std::vector<double> values;
+
+  // Of row i of sequence b, for head h of `nheads`.
+  double at(int64_t b, int64_t h, int64_t nheads, int64_t i) const;
+};
+
 // Where one sequence lies in the rows of the problem; dense rows are numbered b * seqlen + i.
 struct Span {
   int64_t q_begin = 0;
@@ -54,6 +67,9 @@ struct Problem {
   int64_t attention_chunk = 0;
   std::optional<Intervals> lo, hi;
 
+  std::optional<ScaleSet> q_scale, k_scale, v_scale;  // fp8
+  bool v_transposed = false;                          // v lies in slots (e4m3)
+
   std::vector<double> sink;  // empty: absent
   std::optional<double> softmax_scale;
   double softcap = 0;
@@ -72,6 +88,9 @@ struct Problem {
   Shape q_shape() const;
   Shape k_shape() const;
   Shape v_shape() const;
+  // As the library gets it, which differs if v_transposed; and where element n of v_shape() lies in that.
+  Shape stored_v_shape() const;
+  int64_t stored_v_index(int64_t n) const;
   Shape out_shape() const;
   Shape lse_shape() const;
   // Position of (b, h, i) in the values of lse, which are ordered by its shape.
@@ -98,6 +117,9 @@ struct Results {
 };
 
 enum class Poison { kNone, kNan, kInfinity };
+
+// What the stored values of q, k and v stand for: times their scales.
+Inputs real_inputs(const Problem& problem, const Inputs& inputs);
 
 // Normal values. With `poison`, the rows that no sequence owns and the keys that no row sees hold NaN or infinity.
 Inputs random_inputs(const Problem& problem, uint64_t seed, Poison poison = Poison::kNan);

@@ -21,7 +21,7 @@ struct Options {
 };
 
 [[noreturn]] void usage() {
-  std::cerr << "usage: op_property_test [--backend tiled|reference] [--domain cpu|tensor_cores] [--seed N]\n"
+  std::cerr << "usage: op_property_test [--backend tiled|reference] [--domain cpu|tensor_cores|fp8] [--seed N]\n"
                "                        [--cases N | --case N] [--verbose]\n";
   std::exit(2);
 }
@@ -63,12 +63,14 @@ Target target_named(const std::string& name) {
 Domain domain_named(const std::string& name) {
   if (name == "cpu") return Domain::kCpu;
   if (name == "tensor_cores") return Domain::kTensorCores;
+  if (name == "fp8") return Domain::kFp8;
   usage();
 }
 
 int run(const Options& options) {
-  const Target target = target_named(options.backend_name);
+  Target target = target_named(options.backend_name);
   const Domain domain = domain_named(options.domain_name);
+  if (domain == Domain::kFp8) target.gradients = false;
   const auto start = std::chrono::steady_clock::now();
   uint64_t failures = 0;
   for (uint64_t n = options.first; n < options.first + options.cases && failures < 5; ++n) {

@@ -45,6 +45,10 @@ int64_t random_tile_length(Dice& dice) {
   return dice.between(61, 600);
 }
 
+bool on_tensor_cores(Domain domain) {
+  return domain == Domain::kTensorCores || domain == Domain::kManyTiles;
+}
+
 int64_t random_length(Dice& dice, Domain domain) {
   if (domain == Domain::kCpu) return random_length(dice);
   const int64_t length = random_tile_length(dice);
@@ -52,7 +56,7 @@ int64_t random_length(Dice& dice, Domain domain) {
 }
 
 int64_t random_headdim(Dice& dice, Domain domain) {
-  if (domain != Domain::kCpu) {
+  if (on_tensor_cores(domain)) {
     return dice.percent(50) ? dice.pick<int64_t>({64, 96, 128, 192, 256}) : 8 * dice.between(1, 32);
   }
   if (dice.percent(70)) return dice.between(1, 40);
@@ -60,6 +64,12 @@ int64_t random_headdim(Dice& dice, Domain domain) {
 }
 
 void choose_types(Dice& dice, Problem& problem, Domain domain) {
+  problem.lse_dtype = TANDEM_FP32;
+  if (domain == Domain::kFp8) {
+    problem.dtype = TANDEM_E4M3;
+    problem.out_dtype = dice.pick<int32_t>({TANDEM_BF16, TANDEM_FP16, TANDEM_FP32});
+    return;
+  }
   problem.dtype = domain != Domain::kCpu ? dice.pick<int32_t>({TANDEM_BF16, TANDEM_FP16})
                                          : dice.pick<int32_t>({TANDEM_FP32, TANDEM_FP32, TANDEM_FP32, TANDEM_BF16,
                                                                TANDEM_BF16, TANDEM_FP16, TANDEM_FP16, TANDEM_FP64});
@@ -164,6 +174,35 @@ void choose_options(Dice& dice, Problem& problem) {
   problem.deterministic = dice.percent(50);
 }
 
+std::optional<ScaleSet> random_scales(Dice& dice, const Problem& problem, int64_t nheads, int64_t longest) {
+  if (dice.percent(15)) return {};
+  ScaleSet scales;
+  scales.ndim = static_cast<int>(dice.between(1, 3));
+  if (scales.ndim > 1) {
+    scales.batch = problem.batch;
+    scales.heads = nheads;
+  }
+  if (scales.ndim > 2) scales.blocks = (longest + 127) / 128 + (problem.packed ? dice.between(0, 2) : 0);
+  if (scales.ndim > 2 && problem.packed && scales.blocks == 0) scales.blocks = 1;
+  for (int64_t n = 0; n < scales.batch * scales.heads * scales.blocks; ++n) {
+    scales.values.push_back(static_cast<float>(dice.real(0.25, 2)));
+  }
+  return scales;
+}
+
+void choose_scales(Dice& dice, Problem& problem) {
+  int64_t longest_q = problem.seqlen_q;
+  int64_t longest_k = problem.seqlen_k;
+  for (int64_t b = 0; problem.packed && b < problem.batch; ++b) {
+    longest_q = std::max(longest_q, problem.span(b).q_len);
+    longest_k = std::max(longest_k, problem.span(b).k_len);
+  }
+  problem.q_scale = random_scales(dice, problem, dice.percent(70) ? problem.nheads_q : problem.nheads_k, longest_q);
+  problem.k_scale = random_scales(dice, problem, problem.nheads_k, longest_k);
+  problem.v_scale = random_scales(dice, problem, problem.nheads_k, longest_k);
+  problem.v_transposed = dice.percent(50);
+}
+
 // The last axis of a tensor of vectors stays in place; a row tensor's axes may come in any order. Bases and strides are
 // multiples of `step` elements.
 Layout random_layout(Dice& dice, const Shape& shape, bool is_input, bool last_axis_fixed, int64_t step = 1) {
@@ -188,13 +227,14 @@ Layout random_layout(Dice& dice, const Shape& shape, bool is_input, bool last_ax
 }
 
 void choose_layouts(Dice& dice, Problem& problem, Domain domain) {
-  const int64_t step = domain != Domain::kCpu ? 8 : 1;
+  const int64_t step = on_tensor_cores(domain) ? 8 : 1;
   problem.q_layout = random_layout(dice, problem.q_shape(), true, true, step);
   problem.k_layout = random_layout(dice, problem.k_shape(), true, true, step);
   problem.v_layout = random_layout(dice, problem.v_shape(), true, true, step);
-  problem.dout_layout = random_layout(dice, problem.out_shape(), true, true);
+  if (problem.v_transposed) problem.v_layout = random_layout(dice, problem.stored_v_shape(), false, true);
+  problem.dout_layout = random_layout(dice, problem.out_shape(), true, true, step);
   problem.out_layout = random_layout(dice, problem.out_shape(), false, true, step);
-  problem.gradient_layout = random_layout(dice, problem.q_shape(), false, true);
+  problem.gradient_layout = random_layout(dice, problem.q_shape(), false, true, step);
   problem.lse_layout = random_layout(dice, problem.lse_shape(), false, false);
   problem.dlse_layout = random_layout(dice, problem.lse_shape(), true, false);
 }
@@ -215,6 +255,7 @@ void describe_layout(std::ostringstream& text, const char* name, const Layout& l
 
 Problem random_problem(Dice& dice, Domain domain) {
   const int64_t most_multiplications = domain == Domain::kCpu           ? 1'000'000
+                                       : domain == Domain::kFp8         ? 3'000'000
                                        : domain == Domain::kTensorCores ? 30'000'000
                                                                         : 3'000'000'000;
   Problem problem;
@@ -225,6 +266,7 @@ Problem random_problem(Dice& dice, Domain domain) {
   choose_types(dice, problem, domain);
   choose_mask(dice, problem, domain);
   choose_options(dice, problem);
+  if (domain == Domain::kFp8) choose_scales(dice, problem);
   choose_layouts(dice, problem, domain);
   return problem;
 }
@@ -240,7 +282,8 @@ RandomCase random_case(uint64_t seed, uint64_t index, Domain domain) {
   result.inputs = random_inputs(problem, seed + index, poison);
   // Powers of two: no rounding. Not much larger, since the contract's tolerance of LSE is absolute below 1, while a sum
   // of many large terms may come out small.
-  const double amplitude = problem.softmax_scale ? 1 : dice.pick({1.0, 1.0, 1.0, 1.0, 4.0, 0.25});
+  const double amplitude =
+      problem.softmax_scale || domain == Domain::kFp8 ? 1 : dice.pick({1.0, 1.0, 1.0, 1.0, 4.0, 0.25});
   for (double& q : result.inputs.q) q *= amplitude;
   return result;
 }

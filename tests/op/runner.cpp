@@ -46,6 +46,26 @@ HostTensor filled(Shape shape, int32_t dtype, const Layout& layout, std::vector<
   return tensor;
 }
 
+// V^T in slots; what has no slot is lost.
+HostTensor transposed_v(const Problem& problem, const std::vector<double>& values) {
+  HostTensor tensor(problem.stored_v_shape(), problem.dtype, problem.v_layout);
+  for (size_t n = 0; n < values.size(); ++n) {
+    const int64_t index = problem.stored_v_index(static_cast<int64_t>(n));
+    if (index >= 0) tensor.set(index, values[n]);
+  }
+  return tensor;
+}
+
+HostTensor scale_tensor(const std::optional<ScaleSet>& scales) {
+  if (!scales) return {};
+  const Shape shape = scales->ndim == 1   ? Shape{1}
+                      : scales->ndim == 2 ? Shape{scales->batch, scales->heads}
+                                          : Shape{scales->batch, scales->heads, scales->blocks};
+  HostTensor tensor(shape, TANDEM_FP32);
+  for (size_t n = 0; n < scales->values.size(); ++n) tensor.set(static_cast<int64_t>(n), scales->values[n]);
+  return tensor;
+}
+
 std::vector<bool> rows_of_sequences(const Problem& problem) {
   std::vector<bool> inside(static_cast<size_t>(problem.rows_q()));
   for (int64_t b = 0; b < problem.batch; ++b) {
@@ -99,7 +119,11 @@ Runner::Runner(const Problem& problem, const Inputs& inputs, int32_t backend)
     : problem_(problem), backend_(backend), inputs_(inputs) {
   q_ = filled(problem.q_shape(), problem.dtype, problem.q_layout, inputs_.q);
   k_ = filled(problem.k_shape(), problem.dtype, problem.k_layout, inputs_.k);
-  v_ = filled(problem.v_shape(), problem.dtype, problem.v_layout, inputs_.v);
+  v_ = problem.v_transposed ? transposed_v(problem, inputs_.v)
+                            : filled(problem.v_shape(), problem.dtype, problem.v_layout, inputs_.v);
+  q_scale_ = scale_tensor(problem.q_scale);
+  k_scale_ = scale_tensor(problem.k_scale);
+  v_scale_ = scale_tensor(problem.v_scale);
   dout_ = filled(problem.out_shape(), problem.out_dtype, problem.dout_layout, inputs_.dout);
   if (problem.with_dlse) dlse_ = filled(problem.lse_shape(), problem.lse_dtype, problem.dlse_layout, inputs_.dlse);
   if (!problem.sink.empty()) {
@@ -151,6 +175,11 @@ void Runner::fill_common(Params& params, CallMemory& memory) {
     params.dk = memory.view(dk_);
     params.dv = memory.view(dv_);
     params.dsink = memory.view(dsink_);
+  } else {
+    params.q_scale = memory.view(q_scale_);
+    params.k_scale = memory.view(k_scale_);
+    params.v_scale = memory.view(v_scale_);
+    params.v_transposed = problem_.v_transposed;
   }
   if constexpr (std::is_same_v<Params, tandem_varlen_forward_params> ||
                 std::is_same_v<Params, tandem_varlen_backward_params>) {
@@ -179,7 +208,8 @@ tandem_status Runner::call() {
 }
 
 void Runner::watch(std::vector<HostTensor*> inputs, std::vector<HostTensor*> outputs) {
-  watched_inputs_ = {&sink_, &lo_, &hi_, &cu_seqlens_q_, &cu_seqlens_k_, &seqused_q_, &seqused_k_, &q_, &k_, &v_};
+  watched_inputs_ = {&sink_, &lo_, &hi_, &cu_seqlens_q_, &cu_seqlens_k_, &seqused_q_, &seqused_k_,
+                     &q_,    &k_,  &v_,  &q_scale_,      &k_scale_,      &v_scale_};
   watched_inputs_.insert(watched_inputs_.end(), inputs.begin(), inputs.end());
   watched_outputs_ = std::move(outputs);
   for (HostTensor* tensor : watched_inputs_) tensor->snapshot();
@@ -281,6 +311,8 @@ Problem in_double(const Problem& problem) {
   copy.dtype = copy.out_dtype = copy.lse_dtype = TANDEM_FP64;
   copy.q_layout = copy.k_layout = copy.v_layout = copy.out_layout = copy.dout_layout = {};
   copy.lse_layout = copy.dlse_layout = copy.gradient_layout = {};
+  copy.q_scale = copy.k_scale = copy.v_scale = {};
+  copy.v_transposed = false;
   copy.num_threads = 0;
   return copy;
 }

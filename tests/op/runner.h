@@ -55,7 +55,7 @@ class Runner {
   Results results_;
   std::string damage_;
   HostTensor q_, k_, v_, out_, lse_, dout_, dlse_, dq_, dk_, dv_, sink_, dsink_, lo_, hi_;
-  HostTensor cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_;
+  HostTensor cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_, q_scale_, k_scale_, v_scale_;
   GuardedBytes workspace_;
   std::vector<HostTensor*> watched_inputs_, watched_outputs_;
 };

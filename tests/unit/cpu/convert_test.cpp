@@ -11,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "cpu/simd/convert-inl.h"
+#include "cpu/simd/fp8-inl.h"
 #include "tests/unit/cpu/each_target.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -96,7 +97,57 @@ void check_short_rows() {
   }
 }
 
+// Every pattern of e4m3 and, on the way back, values of all magnitudes and every tie.
+void check_e4m3() {
+  volatile size_t count = 256 + 21;
+  std::vector<uint8_t> patterns(count);
+  for (size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint8_t>(i);
+  std::vector<float> values(patterns.size());
+  load_row(patterns.data(), DType::kE4m3, 0, patterns.size(), values.data());
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const float expected = to_float(E4m3{patterns[i]});
+    ASSERT_TRUE(std::isnan(expected) ? std::isnan(values[i]) : bits_of(values[i]) == bits_of(expected)) << i;
+  }
+
+  std::mt19937 random(11);
+  std::vector<float> wide = {448,   463.9f,   464,        464.1f,    -464.1f, 480,
+                             1e30f, 0x1p-10f, 0x1.8p-10f, 0x1p-149f, 0.0f,    -0.0f};
+  for (const float special : {HUGE_VALF, -HUGE_VALF, std::nanf("")}) wide.push_back(special);
+  for (int i = 0; i + 1 < 0x7f; ++i) {
+    wide.push_back((to_float(E4m3{static_cast<uint8_t>(i)}) + to_float(E4m3{static_cast<uint8_t>(i + 1)})) / 2);
+  }
+  for (int i = 0; i < 50000; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(random());
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    wide.push_back(i % 2 == 0 ? value : std::remainder(value, 500.0f));
+  }
+  std::vector<uint8_t> narrowed(wide.size());
+  store_row(wide.data(), wide.size(), narrowed.data(), DType::kE4m3, 0);
+  for (size_t i = 0; i < wide.size(); ++i) {
+    if (std::isnan(wide[i])) {
+      ASSERT_EQ(narrowed[i] & 0x7f, 0x7f);
+    } else {
+      ASSERT_EQ(narrowed[i], to_e4m3(wide[i]).bits) << wide[i];
+    }
+  }
+}
+
+// P in e4m3 is 2^8 p rounded to it.
+void check_rounded_probabilities() {
+  const Lanes<float> d;
+  std::mt19937 random(12);
+  std::vector<float> values = {0, 1, 0x1p-14f, 0x1p-17f, 0x1p-18f, 0x1.8p-18f, 0x1p-126f, 1 - 0x1p-24f, 0.53125f};
+  for (int i = 0; i < 50000; ++i) values.push_back(std::exp2(-30 * static_cast<float>(random()) * 0x1p-32f));
+  for (const float p : values) {
+    const float rounded = hn::GetLane(round_probability(d, hn::Set(d, p)));
+    ASSERT_EQ(rounded, to_float(to_e4m3(p * 256)) / 256) << p;
+  }
+}
+
 void check_conversions() {
+  check_e4m3();
+  check_rounded_probabilities();
   check_widening<Fp16>(DType::kFp16);
   check_widening<Bf16>(DType::kBf16);
   check_narrowing<Fp16>(DType::kFp16);

@@ -1,0 +1,17 @@
+// The suites in e4m3. The backend of the CPU takes any head dims; a GPU's instances have these.
+
+#include "device.h"
+#include "target.h"
+
+namespace tandem::optest {
+
+std::unique_ptr<Device> open_device(int32_t) {
+  return nullptr;
+}
+
+std::vector<Target> targets() {
+  return {{"tiled_e4m3_64", TANDEM_BACKEND_TILED, false, TANDEM_E4M3, 64, 64},
+          {"tiled_e4m3_96_112", TANDEM_BACKEND_TILED, false, TANDEM_E4M3, 96, 112}};
+}
+
+}  // namespace tandem::optest
