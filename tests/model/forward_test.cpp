@@ -20,17 +20,24 @@ namespace {
 
 using optest::Problem;
 
+constexpr uint64_t kSeeds = 3;
+
 ForwardRun run_case(const Problem& problem, const optest::Inputs& inputs, int blocks, uint64_t seed) {
-  Options options;
-  options.seed = seed;
-  return run_forward(problem, inputs, blocks, options);
+  return run_forward(problem, inputs, blocks, options_for(seed));
 }
 
-// Runs a problem whose unseen keys, and rows of no sequence, hold NaN.
-void expect_right(const Problem& problem, int blocks = 1, uint64_t seed = 1) {
-  const optest::Inputs inputs = optest::random_inputs(problem, seed);
-  EXPECT_EQ(fault_of(problem, inputs, run_case(problem, inputs, blocks, seed)), "")
-      << describe(problem) << ", blocks " << blocks << ", seed " << seed;
+// Runs a problem whose unseen keys, and rows of no sequence, hold NaN. No order of events may change a bit.
+void expect_right(const Problem& problem, int blocks = 1) {
+  const optest::Inputs inputs = optest::random_inputs(problem, 1);
+  const ForwardRun first = run_case(problem, inputs, blocks, 1);
+  EXPECT_EQ(fault_of(problem, inputs, first), "") << describe(problem) << ", blocks " << blocks;
+  if (first.result.report) return;
+  for (uint64_t seed = 2; seed <= kSeeds; ++seed) {
+    const ForwardRun other = run_case(problem, inputs, blocks, seed);
+    ASSERT_FALSE(other.result.report) << other.result.text() << "\n" << describe(problem) << ", seed " << seed;
+    EXPECT_TRUE(first.outputs.out == other.outputs.out && first.outputs.lse == other.outputs.lse)
+        << describe(problem) << ", seed " << seed;
+  }
 }
 
 class ForwardInstances : public testing::TestWithParam<InstanceId> {
@@ -71,26 +78,17 @@ TEST_P(ForwardRows, LengthsThatDiffer) {
     Problem problem = dense(seqlen_q, seqlen_k);
     expect_right(problem);
     problem.causal = true;
-    expect_right(problem, 2, 2);
+    expect_right(problem, 2);
     problem.top_left = true;
     expect_right(problem);
   }
 }
 
-// The schedule must not change a bit.
 TEST_P(ForwardInstances, ManyKeyBlocks) {
   for (const bool causal : {false, true}) {
     Problem problem = dense(m() + 8, many_blocks() * n() + 5);
     problem.causal = causal;
-    const optest::Inputs inputs = optest::random_inputs(problem, 1);
-    const ForwardRun first = run_case(problem, inputs, 1, 1);
-    EXPECT_EQ(fault_of(problem, inputs, first), "") << describe(problem);
-    for (uint64_t seed = 2; seed <= 3; ++seed) {
-      const ForwardRun other = run_case(problem, inputs, static_cast<int>(seed) - 1, seed);
-      ASSERT_FALSE(other.result.report) << other.result.text() << "\n" << describe(problem) << ", seed " << seed;
-      EXPECT_EQ(first.outputs.out, other.outputs.out) << seed;
-      EXPECT_EQ(first.outputs.lse, other.outputs.lse) << seed;
-    }
+    expect_right(problem, 2);
   }
 }
 
@@ -100,7 +98,7 @@ TEST_P(ForwardRows, ManyTilesOnSeveralBlocks) {
   problem.batch = 2;
   problem.nheads_k = 2;
   problem.causal = true;
-  for (uint64_t seed = 1; seed <= 3; ++seed) expect_right(problem, static_cast<int>(seed), seed);
+  for (int blocks = 1; blocks <= 3; ++blocks) expect_right(problem, blocks);
 }
 
 TEST_P(ForwardRows, Windows) {
@@ -123,7 +121,7 @@ TEST_P(ForwardInstances, PackedWithGaps) {
   expect_right(problem, 2);
   problem.causal = true;
   problem.nheads_k = 1;
-  expect_right(problem, 3, 2);
+  expect_right(problem, 3);
 }
 
 TEST_P(ForwardRows, SequencesThatUseLess) {
@@ -165,7 +163,7 @@ TEST_P(ForwardRows, ConsumersThatSeeDifferentKeys) {
       default: return {n(), 2 * n() + 3};
     }
   });
-  for (uint64_t seed = 1; seed <= 2; ++seed) expect_right(problem, static_cast<int>(seed), seed);
+  for (int blocks = 1; blocks <= 2; ++blocks) expect_right(problem, blocks);
 }
 
 TEST_P(ForwardRows, PackedRowIntervals) {

@@ -16,6 +16,10 @@ std::string bytes_at(uint32_t bytes, uint32_t address) {
   return std::to_string(bytes) + " bytes at " + Machine::current().names().of(Place::shared(address));
 }
 
+std::string bytes_of(const void* pointer, size_t bytes) {
+  return std::to_string(bytes) + " bytes at " + Machine::current().global().describe(pointer);
+}
+
 // Anybody may read these bytes.
 bool nothing_special(const SharedMemory& shared, uint32_t address, uint32_t bytes) {
   return shared.in_bounds(address, bytes) && shared.all(address, bytes, SharedMemory::State::kWritten);
@@ -59,15 +63,62 @@ void check_no_reader(const Caller& caller, const Block& block, uint32_t address,
   }
 }
 
+void check_read(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
+  if (nothing_special(block.shared, address, bytes)) return;
+  check_shared(caller, block, address, bytes);
+  check_no_copy(caller, block, address, bytes);
+  if (block.shared.any(address, bytes, SharedMemory::State::kUnwritten)) {
+    fail(caller, ReportKind::kUnwrittenRead, bytes_at(bytes, address) + " of shared memory, which nobody has written");
+  }
+}
+
+Accessor accessor_of(const Caller& caller, Proxy proxy, Atomic atomic) {
+  const bool is_atomic = atomic == Atomic::kYes;
+  if (caller.issue == nullptr) {
+    const View& view = caller.thread.view;
+    return {&caller.thread, caller.op, caller.site, view.self, 1, &view, 1, proxy, is_atomic};
+  }
+  const Issue& issue = *caller.issue;
+  return {&caller.thread,     caller.op,          caller.site, issue.stamp, issue.parties,
+          issue.views.data(), issue.views.size(), proxy,       is_atomic};
+}
+
+void check_conflict(const Caller& caller, const Conflict& conflict, const std::string& what) {
+  if (conflict.earlier == nullptr) return;
+  const Access& earlier = *conflict.earlier;
+  const std::string deed = std::string(op_name(earlier.op)) + " at " + where(earlier.site) + " by " +
+                           who(*earlier.thread, Machine::current().names());
+  if (conflict.lacks_fence) {
+    fail(caller, ReportKind::kMissingProxyFence,
+         what + ", written in " + deed + ", which has not called fence_proxy_async_shared() before it handed it over");
+  }
+  fail(caller, ReportKind::kRace,
+       what + (conflict.wrote ? ", written" : ", read") + " in " + deed + ": no barrier orders that before");
+}
+
+void order_shared_read(const Caller& caller, Block& block, uint32_t address, uint32_t bytes, Proxy proxy) {
+  const Conflict conflict = block.history.read(address, bytes, accessor_of(caller, proxy, Atomic::kNo));
+  if (conflict.earlier != nullptr) check_conflict(caller, conflict, bytes_at(bytes, address) + " of shared memory");
+}
+
+void order_shared_write(const Caller& caller, Block& block, uint32_t address, uint32_t bytes, Proxy proxy) {
+  const Conflict conflict = block.history.write(address, bytes, accessor_of(caller, proxy, Atomic::kNo));
+  if (conflict.earlier != nullptr) check_conflict(caller, conflict, bytes_at(bytes, address) + " of shared memory");
+}
+
+bool knows_previous_grid(const Caller& caller) {
+  return accessor_of(caller, Proxy::kOrdinary, Atomic::kNo).knows(Machine::current().previous_grid());
+}
+
 void check_global(const Caller& caller, const void* pointer, size_t bytes) {
   const GlobalMemory& global = Machine::current().global();
   const std::string what = global.out_of_bounds(pointer, bytes);
   if (!what.empty()) fail(caller, ReportKind::kOutOfBounds, std::to_string(bytes) + " bytes at " + what);
-  if (!caller.thread.block->may_precede_last_grid) return;
+  if (!caller.thread.block->dependent || knows_previous_grid(caller)) return;
   const std::string early = global.written_by_earlier_grid(pointer, bytes);
   if (early.empty()) return;
   fail(caller, ReportKind::kMissingGridWait,
-       early + " is the grid's before this one, and nobody in the block has called wait_for_previous_grid()");
+       early + " is the grid's before this one, and no call of wait_for_previous_grid() is ordered before");
 }
 
 void check_alignment(const Caller& caller, uint64_t address, uint32_t bytes, const std::string& name) {
@@ -101,9 +152,18 @@ void check_words_not_held(const void* value, uint32_t bytes, Site site) {
 uint8_t* atomic_word(const void* pointer, Site site) {
   const Caller caller = self_as(Op::kAtomic, site);
   check_alignment(caller, reinterpret_cast<uintptr_t>(pointer), 4, Machine::current().global().describe(pointer));
-  read_global(caller, pointer, 4);
+  read_global(caller, pointer, 4, Atomic::kYes);
   Machine::current().record(caller.thread, Op::kAtomic, {});
-  return write_global(caller, const_cast<void*>(pointer), 4);
+  return write_global(caller, const_cast<void*>(pointer), 4, Atomic::kYes);
+}
+
+// What an atomic operation hands on and takes over by the fences around it.
+void order_by_fences(const void* pointer) {
+  Machine& machine = Machine::current();
+  Thread& thread = machine.self();
+  Knowledge& flag = machine.global().flag(pointer);
+  thread.seen = machine.sums().of(thread.seen, flag);
+  flag = machine.sums().of(flag, thread.released);
 }
 
 }  // namespace
@@ -117,12 +177,8 @@ uint32_t own_offset(const Caller& caller, uint32_t address) {
 }
 
 const uint8_t* read_shared(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
-  if (nothing_special(block.shared, address, bytes)) return block.shared.at(address);
-  check_shared(caller, block, address, bytes);
-  check_no_copy(caller, block, address, bytes);
-  if (block.shared.any(address, bytes, SharedMemory::State::kUnwritten)) {
-    fail(caller, ReportKind::kUnwrittenRead, bytes_at(bytes, address) + " of shared memory, which nobody has written");
-  }
+  check_read(caller, block, address, bytes);
+  order_shared_read(caller, block, address, bytes, Proxy::kOrdinary);
   return block.shared.at(address);
 }
 
@@ -130,23 +186,21 @@ uint8_t* write_shared(const Caller& caller, Block& block, uint32_t address, uint
   check_shared(caller, block, address, bytes);
   check_no_copy(caller, block, address, bytes);
   check_no_reader(caller, block, address, bytes);
-  block.shared.set_state(address, bytes, SharedMemory::State::kUnfenced);
+  order_shared_write(caller, block, address, bytes, Proxy::kOrdinary);
+  block.shared.set_state(address, bytes, SharedMemory::State::kWritten);
   Machine::current().self().unfenced.push_back({&block, address, bytes});
   return block.shared.at(address);
 }
 
 const uint8_t* read_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
-  if (nothing_special(block.shared, address, bytes)) return block.shared.at(address);
-  const uint8_t* found = read_shared(caller, block, address, bytes);
-  if (block.shared.any(address, bytes, SharedMemory::State::kUnfenced)) {
-    fail(caller, ReportKind::kMissingProxyFence,
-         bytes_at(bytes, address) + " of shared memory, whose writer has not called fence_proxy_async_shared() since");
-  }
-  return found;
+  check_read(caller, block, address, bytes);
+  order_shared_read(caller, block, address, bytes, Proxy::kAsync);
+  return block.shared.at(address);
 }
 
 uint8_t* write_shared_async(const Caller& caller, Block& block, uint32_t address, uint32_t bytes) {
   check_shared(caller, block, address, bytes);
+  order_shared_write(caller, block, address, bytes, Proxy::kAsync);
   block.shared.set_state(address, bytes, SharedMemory::State::kWritten);
   return block.shared.at(address);
 }
@@ -159,27 +213,40 @@ void expect_copy(const Caller& caller, Block& block, uint32_t address, uint32_t 
   block.shared.set_state(address, bytes, State::kArriving);
 }
 
+void fence_initialized(Thread& thread) {
+  ++thread.view.self.count;
+  for (Mbarrier* barrier : thread.initialized) barrier->fenced = thread.view.self.count;
+  thread.initialized.clear();
+}
+
 void fence_proxy_async(Site site) {
   Machine& machine = Machine::current();
   if (machine.judge(Op::kFenceProxy, {}, site).times == 0) return;
-  using State = SharedMemory::State;
-  for (const SharedWrite& write : machine.self().unfenced) {
-    write.block->shared.change_state(write.address, write.bytes, State::kUnfenced, State::kWritten);
+  Thread& thread = machine.self();
+  fence_initialized(thread);
+  for (const SharedWrite& write : thread.unfenced) {
+    write.block->history.fence(write.address, write.bytes, thread.view.self);
   }
-  machine.self().unfenced.clear();
+  thread.unfenced.clear();
 }
 
-const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes) {
+const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes, Atomic atomic) {
   check_global(caller, pointer, bytes);
   const std::string what = Machine::current().global().unwritten(pointer, bytes);
   if (!what.empty()) {
     fail(caller, ReportKind::kUnwrittenRead, std::to_string(bytes) + " bytes, but nobody has written " + what);
   }
+  const Conflict conflict =
+      Machine::current().global().read(pointer, bytes, accessor_of(caller, Proxy::kOrdinary, atomic));
+  if (conflict.earlier != nullptr) check_conflict(caller, conflict, bytes_of(pointer, bytes));
   return static_cast<const uint8_t*>(pointer);
 }
 
-uint8_t* write_global(const Caller& caller, void* pointer, size_t bytes) {
+uint8_t* write_global(const Caller& caller, void* pointer, size_t bytes, Atomic atomic) {
   check_global(caller, pointer, bytes);
+  const Conflict conflict =
+      Machine::current().global().write(pointer, bytes, accessor_of(caller, Proxy::kOrdinary, atomic));
+  if (conflict.earlier != nullptr) check_conflict(caller, conflict, bytes_of(pointer, bytes));
   Machine::current().global().mark_written(pointer, bytes);
   Machine::current().made_progress();
   return static_cast<uint8_t*>(pointer);
@@ -228,12 +295,21 @@ void store_global(void* pointer, const void* value, uint32_t bytes, Site site) {
 uint32_t atomic_add(uint32_t* pointer, uint32_t value, Site site) {
   const Verdict verdict = Machine::current().judge(Op::kAtomic, {}, site);
   uint8_t* word = atomic_word(pointer, site);
+  order_by_fences(pointer);
   uint32_t before;
   std::memcpy(&before, word, sizeof(before));
   const uint32_t after = before + value * static_cast<uint32_t>(verdict.times);
   std::memcpy(word, &after, sizeof(after));
   Machine::current().preempt_by_chance();
   return before;
+}
+
+void reduce_add_release(uint32_t* pointer, uint32_t value, Site site) {
+  Machine& machine = Machine::current();
+  const Knowledge released = machine.release_by(machine.self());
+  Knowledge& flag = machine.global().flag(pointer);
+  flag = machine.sums().of(flag, released);
+  atomic_add(pointer, value, site);
 }
 
 void reduce_add(float* pointer, float value, Site site) {
@@ -247,15 +323,22 @@ void reduce_add(float* pointer, float value, Site site) {
 
 uint32_t load_acquire(const uint32_t* pointer, Site site) {
   Machine::current().poll(site);
-  const Caller caller = self_as(Op::kAtomic, site);
+  const Caller caller = self_as(Op::kLoadAcquire, site);
   uint32_t value;
-  std::memcpy(&value, read_global(caller, pointer, sizeof(value)), sizeof(value));
+  std::memcpy(&value, read_global(caller, pointer, sizeof(value), Atomic::kYes), sizeof(value));
+  Machine::current().learn(Machine::current().self(), Machine::current().global().flag(pointer));
   return value;
 }
 
 void store_release(uint32_t* pointer, uint32_t value, Site site) {
-  store_global(pointer, &value, sizeof(value), site);
-  Machine::current().preempt_by_chance();
+  Machine& machine = Machine::current();
+  const Verdict verdict = machine.judge(Op::kStoreRelease, {}, site);
+  if (verdict.times == 0) return;
+  const Caller caller = self_as(Op::kStoreRelease, site);
+  check_alignment(caller, reinterpret_cast<uintptr_t>(pointer), 4, machine.global().describe(pointer));
+  std::memcpy(write_global(caller, pointer, sizeof(value), Atomic::kYes), &value, sizeof(value));
+  machine.global().flag(pointer) = machine.release_by(machine.self());
+  machine.preempt_by_chance();
 }
 
 uint32_t map_shared(uint32_t address, uint32_t rank, Site site) {

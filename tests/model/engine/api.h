@@ -74,6 +74,7 @@ void store_shared(uint32_t address, const void* value, uint32_t bytes, Site site
 void load_global(void* value, const void* pointer, uint32_t bytes, Site site);
 void store_global(void* pointer, const void* value, uint32_t bytes, Site site);
 uint32_t atomic_add(uint32_t* pointer, uint32_t value, Site site);
+void reduce_add_release(uint32_t* pointer, uint32_t value, Site site);
 void reduce_add(float* pointer, float value, Site site);
 uint32_t load_acquire(const uint32_t* pointer, Site site);
 void store_release(uint32_t* pointer, uint32_t value, Site site);

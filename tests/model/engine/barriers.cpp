@@ -1,5 +1,7 @@
 // Named barriers, the barrier of a cluster, and the wait for the grid before.
 
+#include <utility>
+
 #include "engine/api.h"
 #include "engine/collective.h"
 
@@ -34,10 +36,17 @@ void arrive_warp(Op op, int id, int threads, Site site) {
   barrier.expected = threads;
   barrier.arrived += warp.size;
   barrier.arrived_warps |= 1u << warp.index;
+  for (int lane = 0; lane < warp.size; ++lane) machine.release_by(*warp.threads[lane], barrier.gathered);
   const bool complete = barrier.arrived == threads;
   if (op == Op::kNamedArrive || complete) release(warp);
   if (complete) {
+    const auto known = std::make_shared<const Clock>(std::move(barrier.gathered));
+    const auto learn = [&](const Warp& synced) {
+      for (int lane = 0; lane < synced.size; ++lane) machine.learn(*synced.threads[lane], known);
+    };
+    if (op == Op::kNamedSync) learn(warp);
     for (Warp* waiting : barrier.waiting) {
+      learn(*waiting);
       machine.record(*waiting->threads[machine.elected_lane() % waiting->size], op, Place::named(id), Moment::kEnd);
       for (int lane = 0; lane < waiting->size; ++lane) machine.wake(*waiting->threads[lane]);
     }
@@ -88,8 +97,10 @@ void cluster_arrive(Site site) {
                       "the thread has arrived already and has not waited");
   }
   thread.cluster_arrivals = cluster.phase + 1;
+  machine.release_by(thread, cluster.gathered);
   if (++cluster.arrived < cluster.threads) return;
   cluster.arrived = 0;
+  cluster.completed = std::make_shared<const Clock>(std::exchange(cluster.gathered, {}));
   ++cluster.phase;
   for (Thread* waiting : cluster.waiting) machine.wake(*waiting);
   cluster.waiting.clear();
@@ -108,6 +119,7 @@ void cluster_wait(Site site) {
     cluster.waiting.push_back(&thread);
     machine.suspend({Wait::Kind::kCluster, Op::kClusterWait, {}, 0, site});
   }
+  machine.learn(thread, cluster.completed);
 }
 
 // A hint: here a grid begins when the one before has ended.
@@ -115,11 +127,11 @@ void launch_dependent_grid(Site site) {
   Machine::current().judge(Op::kGridLaunch, {}, site);
 }
 
-// Returns at once, for the same reason; but from now on the block may touch what that grid has written.
+// Returns at once, for the same reason; but from now on the thread may touch what that grid has written.
 void wait_for_previous_grid(Site site) {
   Machine& machine = Machine::current();
   if (machine.judge(Op::kGridWait, {}, site).times == 0) return;
-  machine.self().block->may_precede_last_grid = false;
+  machine.learn(machine.self(), machine.previous_grid());
 }
 
 }  // namespace tandem::model

@@ -23,9 +23,21 @@ Caller self_as(Op op, Site site) {
   return {Machine::current().self(), op, site};
 }
 
-// What runs later names the thread that has issued it.
-Caller issued_by(const Thread* thread, Op op, Site site) {
-  return {*thread, op, site};
+// What runs later names the thread that has issued it, and knows what that knew.
+Caller issued_by(const Thread* thread, Op op, Site site, const std::shared_ptr<const Issue>& issue) {
+  return {*thread, op, site, issue.get()};
+}
+
+std::shared_ptr<const Issue> issue_by(const Thread& thread, Stamp stamp) {
+  return std::make_shared<Issue>(Issue{stamp, 1, {thread.view}});
+}
+
+// The parties that count a thread's bulk groups.
+void count_bulk_groups(Thread& thread) {
+  if (thread.bulk_reads.party != kNoParty) return;
+  const uint32_t first = Machine::current().new_parties(2);
+  thread.bulk_reads.party = first;
+  thread.bulk_writes.party = first + 1;
 }
 
 void check_bulk(const Caller& caller, uint32_t smem, const void* gmem, uint32_t bytes) {
@@ -68,12 +80,14 @@ void start_load(const Caller& caller, const Load& load, Write write) {
   const Site site = caller.site;
   machine.record(*thread, op, Place::shared(load.smem), Moment::kBegin);
   for (Block* block : destinations(caller, load.blocks)) {
-    find_mbarrier(*thread, *block, load.barrier, op, site);
+    const Mbarrier& barrier = find_mbarrier(*thread, *block, load.barrier, op, site);
+    check_init_fenced(*thread, barrier, load.barrier, op, site);
+    const auto issue = issue_by(*thread, {barrier.party, static_cast<uint32_t>(barrier.phase + 1)});
     ++block->loads_in_flight;
     expect_copy(caller, *block, load.smem, load.bytes);
     machine.schedule(machine.step_after(machine.options().copies) + load.delay, [=, &machine] {
       --block->loads_in_flight;
-      write(issued_by(thread, op, site), *block);
+      write(issued_by(thread, op, site, issue), *block);
       machine.record(*thread, Op::kCopyDone, Place::shared(load.smem));
       complete_bytes(*thread, *block, load.barrier, load.bytes, op, site);
     });
@@ -98,15 +112,19 @@ void start_store(const Caller& caller, uint32_t smem, uint32_t bytes, uint64_t d
     thread->block->unread_groups.push_back(thread->open_bulk_group);
   }
   const std::shared_ptr<BulkGroup> group = thread->open_bulk_group;
+  count_bulk_groups(*thread);
+  const uint32_t number = thread->bulk_committed + 1;
+  const auto reading = issue_by(*thread, {thread->bulk_reads.party, number});
+  const auto writing = issue_by(*thread, {thread->bulk_writes.party, number});
   group->reads.push_back({smem, smem + bytes});
   ++group->reading;
   ++group->writing;
   machine.schedule(machine.step_after(machine.options().copies) + delay, [=, &machine] {
-    const std::vector<uint8_t> data = read(issued_by(thread, op, site));
+    const std::vector<uint8_t> data = read(issued_by(thread, op, site, reading));
     --group->reading;
     wake_store_waiters(*thread);
     machine.schedule(machine.step_after(machine.options().copies), [=, &machine] {
-      write(issued_by(thread, op, site), data);
+      write(issued_by(thread, op, site, writing), data);
       --group->writing;
       machine.record(*thread, Op::kStoreDone, Place::shared(smem));
       wake_store_waiters(*thread);
@@ -128,6 +146,15 @@ bool groups_done(const Thread& thread, int pending, bool read_only) {
     if (group.reading > 0 || (!read_only && group.writing > 0)) return false;
   }
   return true;
+}
+
+// All but the last `pending` groups have read shared memory, or written global memory too.
+void learn_of_groups(Thread& thread, int pending, bool read_only) {
+  const int64_t done = int64_t{thread.bulk_committed} - pending;
+  if (done <= 0 || thread.bulk_reads.party == kNoParty) return;
+  const auto count = static_cast<uint32_t>(done);
+  Machine::current().learn(thread, {thread.bulk_reads.party, count});
+  if (!read_only) Machine::current().learn(thread, {thread.bulk_writes.party, count});
 }
 
 }  // namespace
@@ -204,8 +231,8 @@ void bulk_reduce_add_f32(float* gmem, uint32_t smem, uint32_t bytes, Site site) 
     start_store(
         caller, smem, moved, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
-          read_global(issuer, gmem, moved);
-          write_global(issuer, gmem, moved);
+          read_global(issuer, gmem, moved, Atomic::kYes);
+          write_global(issuer, gmem, moved, Atomic::kYes);
           for (uint32_t element = 0; element < moved / 4; ++element) {
             float addend;
             std::memcpy(&addend, data.data() + 4 * element, sizeof(addend));
@@ -221,6 +248,7 @@ void bulk_commit(Site site) {
   Thread& thread = machine.self();
   if (thread.open_bulk_group == nullptr) thread.open_bulk_group = std::make_shared<BulkGroup>();
   thread.bulk_groups.push_back(std::move(thread.open_bulk_group));
+  ++thread.bulk_committed;
 }
 
 void bulk_wait(int pending, bool read_only, Site site) {
@@ -233,6 +261,7 @@ void bulk_wait(int pending, bool read_only, Site site) {
   machine.record(thread, op, {}, Moment::kEnd);
   const auto count = static_cast<int>(thread.bulk_groups.size()) - pending;
   for (int i = 0; i < count; ++i) thread.bulk_groups[i]->read_waited = true;
+  learn_of_groups(thread, pending, read_only);
   auto& unread = thread.block->unread_groups;
   unread.erase(std::remove_if(unread.begin(), unread.end(), [](const auto& group) { return group->read_waited; }),
                unread.end());
@@ -240,8 +269,13 @@ void bulk_wait(int pending, bool read_only, Site site) {
   while (!thread.bulk_groups.empty() && finished(*thread.bulk_groups.front())) thread.bulk_groups.pop_front();
 }
 
+// Before a relaxed atomic operation it makes that a release, after one an acquire.
 void fence(Site site) {
-  Machine::current().judge(Op::kFence, {}, site);
+  Machine& machine = Machine::current();
+  if (machine.judge(Op::kFence, {}, site).times == 0) return;
+  Thread& thread = machine.self();
+  machine.learn(thread, thread.seen);
+  thread.released = machine.release_by(thread);
 }
 
 }  // namespace tandem::model

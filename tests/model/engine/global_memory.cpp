@@ -16,7 +16,7 @@ void* GlobalMemory::allocate(const std::string& name, size_t bytes) {
   const uintptr_t first = reinterpret_cast<uintptr_t>(storage.get()) + kGuardBytes;
   const uintptr_t address = (first + kAlignment - 1) / kAlignment * kAlignment;
   std::memset(storage.get(), 0xff, room);
-  allocations_[address] = {name, std::move(storage), bytes, std::vector<Writer>(bytes, kNobody)};
+  allocations_[address] = {name, std::move(storage), bytes, std::vector<Writer>(bytes, kNobody), true, {}};
   return reinterpret_cast<void*>(address);
 }
 
@@ -24,6 +24,7 @@ void* GlobalMemory::upload_bytes(const std::string& name, const void* data, size
   void* memory = allocate(name, bytes);
   if (bytes > 0) std::memcpy(memory, data, bytes);
   mark_written(memory, bytes);
+  allocations_.at(reinterpret_cast<uintptr_t>(memory)).changes = false;
   return memory;
 }
 
@@ -67,7 +68,30 @@ std::string GlobalMemory::written_by_earlier_grid(const void* pointer, size_t by
   return "";
 }
 
+GlobalMemory::Allocation& GlobalMemory::of(const void* pointer, uint64_t& offset) {
+  const uintptr_t address = below(pointer)->first;
+  offset = reinterpret_cast<uintptr_t>(pointer) - address;
+  return allocations_.at(address);
+}
+
+Conflict GlobalMemory::read(const void* pointer, size_t bytes, const Accessor& by) {
+  uint64_t offset;
+  Allocation& allocation = of(pointer, offset);
+  if (!allocation.changes) return {};
+  return allocation.history.read(offset, bytes, by);
+}
+
+Conflict GlobalMemory::write(const void* pointer, size_t bytes, const Accessor& by) {
+  uint64_t offset;
+  Allocation& allocation = of(pointer, offset);
+  allocation.changes = true;
+  return allocation.history.write(offset, bytes, by);
+}
+
+// The end of a grid orders all that it has done before the next.
 void GlobalMemory::begin_grid() {
+  for (auto& [address, allocation] : allocations_) allocation.history.clear();
+  flags_.clear();
   writer_ = static_cast<Writer>(kHost + ++grids_ % 200);
 }
 

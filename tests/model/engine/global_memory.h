@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/history.h"
+
 namespace tandem::model {
 
 // Global memory: allocations with a name, bounds, and a note for each byte who has written it: nobody, the host, or
@@ -25,6 +27,12 @@ class GlobalMemory {
   std::string unwritten(const void* pointer, size_t bytes) const;
   // Of bytes that are in bounds.
   void mark_written(const void* pointer, size_t bytes);
+  // Keeps the accesses of one grid: which races with which. Memory that the host has written and no grid counts for
+  // nothing until one does.
+  Conflict read(const void* pointer, size_t bytes, const Accessor& by);
+  Conflict write(const void* pointer, size_t bytes, const Accessor& by);
+  // What the word, as a flag between blocks, hands on to who acquires it.
+  Knowledge& flag(const void* pointer) { return flags_[pointer]; }
   // Empty, or the first byte that a grid before the one that runs has written.
   std::string written_by_earlier_grid(const void* pointer, size_t bytes) const;
   // Between the two, what is written is a new grid's; before and after, the host's.
@@ -42,10 +50,14 @@ class GlobalMemory {
     std::unique_ptr<unsigned char[]> storage;
     size_t bytes;
     std::vector<Writer> written;
+    bool changes = true;
+    History history;
   };
   // The last allocation that begins at or below the pointer.
   const std::pair<const uintptr_t, Allocation>* below(const void* pointer) const;
+  Allocation& of(const void* pointer, uint64_t& offset);
   std::map<uintptr_t, Allocation> allocations_;  // by address
+  std::map<const void*, Knowledge> flags_;
   Writer writer_ = kHost;
   int grids_ = 0;
 };

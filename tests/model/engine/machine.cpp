@@ -1,5 +1,6 @@
 #include "engine/machine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/exit.h"
@@ -27,6 +28,7 @@ bool is_copy(Op op) {
 
 constexpr uint64_t kMapMark = 0x74616e64656d6d70u;  // in word 0 of a model's tensor map; its number is in word 1
 constexpr uint64_t kMostPolls = 100'000;            // in a row, with nothing else happening
+constexpr uint64_t kPatience = 1'000;               // polls after which a bias is given up, for others must run
 constexpr uint32_t kSharedFirst = 1024;             // as on sm_90: the system keeps the first kilobyte
 
 Machine* g_current = nullptr;
@@ -54,6 +56,15 @@ std::string who(const Thread& thread, const Names& names) {
 std::string RunResult::text() const {
   if (!report) return "finished";
   return std::string(kind_name(report->kind)) + ": " + report->message;
+}
+
+Options options_for(uint64_t seed) {
+  Options options;
+  options.seed = seed;
+  options.bias.late = seed % 3 != 1;
+  if (seed % 3 == 2) options.bias.favoured = 0;
+  if (seed % 3 == 0) options.bias.starved = 1;
+  return options;
 }
 
 Machine::Machine(Options options)
@@ -108,9 +119,12 @@ void Machine::forget_last_grid() {
   stopping_ = false;
   live_threads_ = 0;
   polls_ = 0;
+  sums_ = {};
+  parties_ = 0;
 }
 
 void Machine::make_blocks(const Launch& launch) {
+  previous_grid_ = new_parties(1);
   for (int i = 0; i < launch.blocks; ++i) blocks_.push_back(make_block(launch, i));
   for (int first = 0; first < launch.blocks; first += launch.cluster_size) {
     clusters_.push_back(std::make_unique<Cluster>());
@@ -129,7 +143,9 @@ std::unique_ptr<Block> Machine::make_block(const Launch& launch, int index) {
   block->index = index;
   block->cluster_rank = index % launch.cluster_size;
   block->live_threads = launch.threads;
-  block->may_precede_last_grid = launch.dependent;
+  block->dependent = launch.dependent;
+  const auto threads = static_cast<uint32_t>(launch.threads);
+  const uint32_t first_party = new_parties(threads + (threads + kWarpSize - 1) / kWarpSize);
   live_threads_ += launch.threads;
   for (int rank = 0; rank < launch.threads; ++rank) {
     if (rank % kWarpgroupSize == 0) {
@@ -145,6 +161,7 @@ std::unique_ptr<Block> Machine::make_block(const Launch& launch, int index) {
       warp.warpgroup = block->warpgroups.back().get();
       warp.index = rank / kWarpSize;
       warp.registers = registers_at_launch(launch.threads);
+      warp.product_party = first_party + threads + static_cast<uint32_t>(warp.index);
       warp.warpgroup->warps[warp.index % 4] = &warp;
     }
     block->threads.push_back(std::make_unique<Thread>());
@@ -152,6 +169,7 @@ std::unique_ptr<Block> Machine::make_block(const Launch& launch, int index) {
     thread.block = block.get();
     thread.warp = block->warps.back().get();
     thread.rank = rank;
+    thread.view.self = {first_party + static_cast<uint32_t>(rank), 1};
     thread.warp->threads[thread.warp->size++] = &thread;
     start(thread, launch.kernel);
     wake(thread);
@@ -171,9 +189,13 @@ void Machine::start(Thread& thread, const std::function<void()>& kernel) {
   });
 }
 
+bool Machine::completions_may_run() const {
+  return !options_.bias.late || runnable_.empty() || polls_ > kPatience;
+}
+
 void Machine::loop() {
   while (live_threads_ > 0 || !completions_.empty()) {
-    run_completions();
+    if (completions_may_run()) run_completions();
     if (!runnable_.empty()) {
       run_warp(take_some_warp());
       if (report_) return;
@@ -192,11 +214,29 @@ void Machine::run_completions() {
     completions_.pop();
     made_progress();
     complete();
+    if (options_.bias.late && !runnable_.empty()) return;
   }
 }
 
+// Of the warps that can run: one of the favoured warpgroup if there is one, one of the starved only if there is no
+// other.
+size_t Machine::choose_warp() {
+  const Bias& bias = options_.bias;
+  if ((bias.favoured < 0 && bias.starved < 0) || polls_ > kPatience) return random_.below(runnable_.size());
+  const auto rank_of = [&](const Warp* warp) {
+    return warp->warpgroup->index == bias.favoured ? 0 : warp->warpgroup->index == bias.starved ? 2 : 1;
+  };
+  int best = 2;
+  for (const Warp* warp : runnable_) best = std::min(best, rank_of(warp));
+  std::vector<size_t> choices;
+  for (size_t i = 0; i < runnable_.size(); ++i) {
+    if (rank_of(runnable_[i]) == best) choices.push_back(i);
+  }
+  return choices[random_.below(choices.size())];
+}
+
 Warp& Machine::take_some_warp() {
-  const size_t choice = random_.below(runnable_.size());
+  const size_t choice = choose_warp();
   Warp& warp = *runnable_[choice];
   runnable_[choice] = runnable_.back();
   runnable_.pop_back();
@@ -265,6 +305,18 @@ void Machine::poll(Site site) {
 
 void Machine::schedule(uint64_t ready_step, std::function<void()> complete) {
   completions_.push({ready_step, completion_number_++, std::move(complete)});
+}
+
+void Machine::release_by(Thread& thread, Clock& into) {
+  add(into, thread.view.known);
+  add(into, thread.view.self);
+  ++thread.view.self.count;
+}
+
+Knowledge Machine::release_by(Thread& thread) {
+  auto clock = std::make_shared<Clock>();
+  release_by(thread, *clock);
+  return clock;
 }
 
 Verdict Machine::judge(Op op, Place place, Site site) {

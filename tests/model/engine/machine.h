@@ -7,10 +7,12 @@
 #include <optional>
 #include <queue>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/faults.h"
 #include "engine/global_memory.h"
+#include "engine/knowledge.h"
 #include "engine/names.h"
 #include "engine/random.h"
 #include "engine/report.h"
@@ -30,14 +32,27 @@ struct Latency {
   uint64_t most;
 };
 
+// Orders of events that the seed alone rarely gives.
+struct Bias {
+  int favoured = -1;  // a warpgroup of each block that runs whenever it can; -1: none
+  int starved = -1;   // one that runs only when no other can
+  bool late = false;  // asynchronous operations complete only when no thread can run
+};
+
 struct Options {
   uint64_t seed = 1;
+  Bias bias;
   std::vector<Fault> faults;
   bool keep_events = false;  // for a timeline
   Latency copies = {1, 200};
   Latency products = {1, 60};
   uint64_t most_steps = 200'000'000;  // of a run; more is reported as a deadlock
 };
+
+// The seed's order of events. Of three seeds in a row, one gives a fair order; one the latest completions, with the
+// first warpgroup, that of a producer, as far ahead as it can be; one the latest completions with the second, a
+// consumer, behind all others.
+Options options_for(uint64_t seed);
 
 struct Launch {
   int blocks = 1;
@@ -108,6 +123,15 @@ class Machine {
   void made_progress() { polls_ = 0; }
   // Calls `complete` in the scheduler, at that step or when nobody can run before.
   void schedule(uint64_t ready_step, std::function<void()> complete);
+  // What is ordered before what.
+  uint32_t new_parties(uint32_t count) { return std::exchange(parties_, parties_ + count); }
+  Sums& sums() { return sums_; }
+  Stamp previous_grid() const { return {previous_grid_, 1}; }
+  void learn(Thread& thread, const Knowledge& known) { thread.view.known = sums_.of(thread.view.known, known); }
+  void learn(Thread& thread, Stamp stamp) { thread.view.known = sums_.of(thread.view.known, stamp); }
+  // All that the thread knows and has done; what it does from now on is not in it.
+  Knowledge release_by(Thread& thread);
+  void release_by(Thread& thread, Clock& into);
   uint64_t step_after(Latency latency) { return step_ + random_.between(latency.least, latency.most); }
 
  private:
@@ -131,12 +155,17 @@ class Machine {
   void note_kept(Op op);
   void list(Warp& warp);
   Warp& take_some_warp();
+  size_t choose_warp();
+  bool completions_may_run() const;
   [[noreturn]] void report_deadlock(const std::string& why);
 
   Options options_;
   Random random_;
   int elected_lane_;
   Faults faults_;
+  Sums sums_;
+  uint32_t parties_ = 0;
+  uint32_t previous_grid_ = 0;
   Trace trace_;
   Names names_;
   GlobalMemory global_;

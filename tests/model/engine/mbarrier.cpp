@@ -1,5 +1,7 @@
 #include "engine/mbarrier.h"
 
+#include <utility>
+
 #include "engine/access.h"
 #include "engine/api.h"
 
@@ -9,6 +11,8 @@ namespace {
 void finish_phase(Mbarrier& barrier) {
   if (barrier.pending > 0 || barrier.bytes != 0) return;
   ++barrier.phase;
+  add(barrier.gathered, {barrier.party, static_cast<uint32_t>(barrier.phase)});
+  barrier.completed = std::make_shared<const Clock>(std::exchange(barrier.gathered, {}));
   barrier.pending = barrier.arrivals;
   barrier.arrived_warps = 0;
   for (Thread* thread : barrier.waiting) Machine::current().wake(*thread);
@@ -17,6 +21,27 @@ void finish_phase(Mbarrier& barrier) {
 
 bool has_completed(const Mbarrier& barrier, uint32_t parity) {
   return barrier.phase % 2 != parity;
+}
+
+// Where the kernel says that each thread waits for the phases in turn: parities alternate, and nobody is two phases
+// behind, where the parity is that of a phase to come. Phase -1 is what the first wait for a free stage asks for.
+void check_turn(Thread& thread, uint32_t address, const Mbarrier& barrier, uint32_t parity, Site site) {
+  Machine& machine = Machine::current();
+  if (!machine.names().in_turn(address)) return;
+  int64_t& phase = thread.next_phases.try_emplace(address, parity == 1 ? -1 : 0).first->second;
+  const auto fail = [&](const std::string& what) {
+    machine.fail_here(ReportKind::kWrongPhase, Op::kBarrierWait, site,
+                      machine.names().of(Place::shared(address)) + ", parity " + std::to_string(parity) + ": " + what);
+  };
+  if (static_cast<uint32_t>(phase & 1) != parity) {
+    fail("the thread's last wait was for the same parity, for phase " + std::to_string(phase - 1) +
+         ": that phase twice, or one skipped");
+  }
+  if (static_cast<int64_t>(barrier.phase) > phase + 1) {
+    fail("phase " + std::to_string(phase) + " has been over for a whole phase, and the parity is that of phase " +
+         std::to_string(phase + 2));
+  }
+  ++phase;
 }
 
 void arrive(Block& block, uint32_t address, uint32_t bytes, Op op, Site site) {
@@ -30,12 +55,13 @@ void arrive(Block& block, uint32_t address, uint32_t bytes, Op op, Site site) {
                           std::to_string(barrier.phase) + ", which waits for bytes only");
   }
   const uint32_t warp = 1u << thread.warp->index;
-  if (machine.names().once_per_warp(address) && (barrier.arrived_warps & warp) != 0) {
+  if (machine.names().in_turn(address) && (barrier.arrived_warps & warp) != 0) {
     machine.fail_here(ReportKind::kOverArrival, op, site,
                       "the warp's second arrival at " + name + " in phase " + std::to_string(barrier.phase));
   }
   machine.record(thread, op, Place::shared(address));
   barrier.arrived_warps |= warp;
+  machine.release_by(machine.self(), barrier.gathered);
   barrier.bytes += bytes;
   --barrier.pending;
   finish_phase(barrier);
@@ -50,12 +76,27 @@ uint32_t offset_of(uint32_t address, Op op, Site site) {
 }  // namespace
 
 Mbarrier& find_mbarrier(const Thread& caller, Block& block, uint32_t address, Op op, Site site) {
-  const auto found = block.barriers.find(address);
-  if (found != block.barriers.end()) return found->second;
   Machine& machine = Machine::current();
-  machine.fail_by(caller, ReportKind::kBarrierMisuse, op, site,
-                  machine.names().of(Place::shared(address)) + " of block " + std::to_string(block.index) +
-                      " is not an initialized mbarrier");
+  const auto fail = [&](const std::string& what) {
+    machine.fail_by(caller, ReportKind::kBarrierMisuse, op, site,
+                    machine.names().of(Place::shared(address)) + " of block " + std::to_string(block.index) + what);
+  };
+  const auto found = block.barriers.find(address);
+  if (found == block.barriers.end()) fail(" is not an initialized mbarrier");
+  const Mbarrier& barrier = found->second;
+  if (!caller.view.covers(barrier.initialized)) {
+    fail(" has been initialized by " + who(*barrier.initializer, machine.names()) + ": no barrier orders that before");
+  }
+  return found->second;
+}
+
+void check_init_fenced(const Thread& caller, const Mbarrier& barrier, uint32_t address, Op op, Site site) {
+  if (barrier.fenced != 0 && caller.view.covers({barrier.initialized.party, barrier.fenced})) return;
+  Machine& machine = Machine::current();
+  machine.fail_by(
+      caller, ReportKind::kMissingProxyFence, op, site,
+      machine.names().of(Place::shared(address)) + ", initialized by " + who(*barrier.initializer, machine.names()) +
+          ", which has called neither fence_mbarrier_init() nor fence_proxy_async() before it handed it over");
 }
 
 void complete_bytes(const Thread& caller, Block& block, uint32_t address, uint32_t bytes, Op op, Site site) {
@@ -89,11 +130,18 @@ void mbarrier_init(uint32_t address, uint32_t arrivals, Site site) {
   block.shared.set_state(address, kBarrierBytes, SharedMemory::State::kBarrier);
   Mbarrier& barrier = block.barriers[address];
   barrier.arrivals = barrier.pending = arrivals;
+  barrier.party = machine.new_parties(1);
+  Thread& thread = machine.self();
+  barrier.initializer = &thread;
+  barrier.initialized = thread.view.self;
+  thread.initialized.push_back(&barrier);
   machine.record(machine.self(), Op::kBarrierInit, Place::shared(address));
 }
 
 void fence_mbarrier_init(Site site) {
-  Machine::current().judge(Op::kFenceBarrierInit, {}, site);
+  Machine& machine = Machine::current();
+  if (machine.judge(Op::kFenceBarrierInit, {}, site).times == 0) return;
+  fence_initialized(machine.self());
 }
 
 void mbarrier_arrive(uint32_t address, bool predicate, Site site) {
@@ -135,6 +183,7 @@ void mbarrier_wait(uint32_t address, uint32_t parity, Site site) {
   parity = (parity + static_cast<uint32_t>(verdict.add)) % 2;
   Thread& thread = machine.self();
   Mbarrier& barrier = find_mbarrier(thread, *thread.block, address, Op::kBarrierWait, site);
+  check_turn(thread, address, barrier, parity, site);
   if (!has_completed(barrier, parity)) {
     machine.record(thread, Op::kBarrierWait, place, Moment::kBegin);
     while (!has_completed(barrier, parity)) {
@@ -143,6 +192,7 @@ void mbarrier_wait(uint32_t address, uint32_t parity, Site site) {
     }
     machine.record(thread, Op::kBarrierWait, place, Moment::kEnd);
   }
+  machine.learn(thread, barrier.completed);
   machine.made_progress();
 }
 
@@ -152,7 +202,10 @@ bool mbarrier_test(uint32_t address, uint32_t parity, Site site) {
   Thread& thread = machine.self();
   machine.judge(Op::kBarrierTest, Place::shared(address), site);
   machine.poll(site);
-  return has_completed(find_mbarrier(thread, *thread.block, address, Op::kBarrierTest, site), parity);
+  const Mbarrier& barrier = find_mbarrier(thread, *thread.block, address, Op::kBarrierTest, site);
+  if (!has_completed(barrier, parity)) return false;
+  machine.learn(thread, barrier.completed);
+  return true;
 }
 
 }  // namespace tandem::model

@@ -7,8 +7,8 @@ namespace tandem::model {
 void Names::shared(const std::string& name, uint32_t address, uint32_t stride, uint32_t count) {
   shared_.push_back({name, address, stride, count, false});
 }
-void Names::mbarrier(const std::string& name, uint32_t address, uint32_t count, bool once_per_warp) {
-  shared_.push_back({name, address, 8, count, once_per_warp});
+void Names::mbarrier(const std::string& name, uint32_t address, uint32_t count, bool in_turn) {
+  shared_.push_back({name, address, 8, count, in_turn});
 }
 void Names::named_barrier(const std::string& name, int first, int count) {
   named_.push_back({name, static_cast<uint32_t>(first), 1, static_cast<uint32_t>(count), false});
@@ -40,9 +40,9 @@ std::string Names::of(Place place) const {
   return name;
 }
 
-bool Names::once_per_warp(uint32_t barrier) const {
+bool Names::in_turn(uint32_t barrier) const {
   const Range* range = find(shared_, barrier);
-  return range != nullptr && range->once_per_warp;
+  return range != nullptr && range->in_turn;
 }
 
 std::string Names::role(int warp) const {

@@ -40,6 +40,8 @@ const char* op_name(Op op) {
     case Op::kLoadGlobal: return "load_global";
     case Op::kStoreGlobal: return "store_global";
     case Op::kAtomic: return "atomic";
+    case Op::kLoadAcquire: return "load_acquire";
+    case Op::kStoreRelease: return "store_release";
     case Op::kClusterArrive: return "cluster_arrive";
     case Op::kClusterWait: return "cluster_wait";
     case Op::kGridLaunch: return "launch_dependent_grid";

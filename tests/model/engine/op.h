@@ -42,6 +42,8 @@ enum class Op {
   kLoadGlobal,
   kStoreGlobal,
   kAtomic,
+  kLoadAcquire,
+  kStoreRelease,
   kClusterArrive,
   kClusterWait,
   kGridLaunch,  // launch_dependent_grid()

@@ -14,6 +14,7 @@ const char* kind_name(ReportKind kind) {
     case ReportKind::kOutOfBounds: return "out of bounds";
     case ReportKind::kMisaligned: return "misaligned";
     case ReportKind::kOverArrival: return "over-arrival";
+    case ReportKind::kWrongPhase: return "wrong phase";
     case ReportKind::kWrongByteCount: return "wrong byte count";
     case ReportKind::kBarrierMisuse: return "barrier misuse";
     case ReportKind::kCollective: return "collective";

@@ -11,11 +11,12 @@ enum class ReportKind {
   kMissingWgmmaFence,   // registers changed without wgmma_fence() before the wgmma that uses them
   kUnwrittenRead,       // of shared or global memory
   kMissingProxyFence,   // the copy engine or wgmma reads ordinary stores that their thread has not fenced
-  kRace,                // shared memory is touched while a copy to it is under way, or written while it is being read
+  kRace,                // accesses of the same memory, one of them a write, that no barrier or wait orders
   kMissingGridWait,     // an access of what the grid before has written, without waiting for it
   kOutOfBounds,         // of shared memory, or of a global allocation
   kMisaligned,          // an access, or an address that the copy engine asks to be aligned
   kOverArrival,         // more arrivals than a barrier's phase takes
+  kWrongPhase,          // a thread has waited for a phase twice, or has missed one
   kWrongByteCount,      // the bytes announced to an mbarrier are not those that came
   kBarrierMisuse,       // not initialized, initialized twice, overwritten; thread counts that differ
   kCollective,          // not all threads of the warp or warpgroup came to the same call

@@ -8,9 +8,8 @@ namespace tandem::model {
 // A block's shared memory. Addresses count from the start of the window; the dynamic part begins at `first`.
 class SharedMemory {
  public:
-  // kUnfenced: by ordinary stores, and the writer has not called fence_proxy_async_shared() since. kArriving: a copy is
-  // under way to it.
-  enum class State : uint8_t { kUnwritten, kWritten, kUnfenced, kArriving, kBarrier };
+  // kArriving: a copy is under way to it.
+  enum class State : uint8_t { kUnwritten, kWritten, kArriving, kBarrier };
 
   SharedMemory(uint32_t first, uint32_t bytes)
       : first_(first), bytes_(first + bytes, kPoison), states_(first + bytes, State::kUnwritten) {}
@@ -24,11 +23,6 @@ class SharedMemory {
   bool any(uint32_t address, uint32_t bytes, State state) const { return count(address, bytes, state) > 0; }
   void set_state(uint32_t address, uint32_t bytes, State state) {
     for (uint32_t i = 0; i < bytes; ++i) states_[address + i] = state;
-  }
-  void change_state(uint32_t address, uint32_t bytes, State from, State to) {
-    for (uint32_t i = 0; i < bytes; ++i) {
-      if (states_[address + i] == from) states_[address + i] = to;
-    }
   }
   uint8_t* at(uint32_t address) { return &bytes_[address]; }
 

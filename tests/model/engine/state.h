@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "engine/fiber.h"
+#include "engine/history.h"
+#include "engine/knowledge.h"
 #include "engine/op.h"
 #include "engine/products.h"
 #include "engine/shared_memory.h"
@@ -23,6 +25,7 @@ constexpr int kNamedBarriers = 16;
 constexpr int kBarrierBytes = 8;
 
 struct Block;
+struct Mbarrier;
 struct Warp;
 struct Warpgroup;
 
@@ -66,6 +69,13 @@ struct Thread {
   uint64_t products_waited = 0;  // wgmma groups
   std::vector<SharedWrite> unfenced;
   uint64_t cluster_arrivals = 0;
+  View view;
+  Knowledge released;                       // at its last fence, by which its atomic operations release
+  Knowledge seen;                           // of flags, which the next fence acquires
+  std::vector<Mbarrier*> initialized;       // and not fenced since
+  std::map<uint32_t, int64_t> next_phases;  // of mbarriers that are waited for in turn, by address
+  uint32_t bulk_committed = 0;              // groups
+  Stamp bulk_reads, bulk_writes;            // the parties that count them; none before the first store
   int lane() const { return rank % kWarpSize; }
 };
 
@@ -89,6 +99,7 @@ struct Warp {
   uint32_t exited = 0;    // lanes
   Collective collective;
   uint64_t products_committed = 0;  // wgmma groups
+  uint32_t product_party = 0;       // which counts them
   int registers = 0;                // of each thread
 };
 
@@ -109,6 +120,12 @@ struct Mbarrier {
   uint64_t phase = 0;
   uint32_t arrived_warps = 0;  // in this phase
   std::vector<Thread*> waiting;
+  uint32_t party = 0;  // counts completed phases
+  const Thread* initializer = nullptr;
+  Stamp initialized;
+  uint32_t fenced = 0;  // the initializer's count at its fence; 0: none
+  Clock gathered;       // what those know who have arrived in this phase,
+  Knowledge completed;  // and did in the last
 };
 
 struct NamedBarrier {
@@ -116,6 +133,7 @@ struct NamedBarrier {
   int arrived = 0;
   uint32_t arrived_warps = 0;
   std::vector<Warp*> waiting;
+  Clock gathered;
 };
 
 struct Cluster {
@@ -123,6 +141,8 @@ struct Cluster {
   int arrived = 0;
   uint64_t phase = 0;
   std::vector<Thread*> waiting;
+  Clock gathered;
+  Knowledge completed;
 };
 
 struct Block {
@@ -132,6 +152,7 @@ struct Block {
   Cluster* cluster = nullptr;
   std::vector<Block*> peers;  // the cluster's blocks, by rank
   SharedMemory shared;
+  History history;                        // of shared memory
   std::map<uint32_t, Mbarrier> barriers;  // by address
   NamedBarrier named[kNamedBarriers];
   std::vector<std::unique_ptr<Thread>> threads;
@@ -139,9 +160,9 @@ struct Block {
   std::vector<std::unique_ptr<Warpgroup>> warpgroups;
   std::vector<std::shared_ptr<BulkGroup>> unread_groups;  // whose issuer has not waited for their reads
   int live_threads = 0;
-  int spare_registers = 0;             // that setmaxnreg has given up
-  int loads_in_flight = 0;             // into this block's shared memory
-  bool may_precede_last_grid = false;  // a dependent grid's, and nobody has called wait_for_previous_grid()
+  int spare_registers = 0;  // that setmaxnreg has given up
+  int loads_in_flight = 0;  // into this block's shared memory
+  bool dependent = false;   // of a grid that may begin before the last one has ended
 };
 
 }  // namespace tandem::model

@@ -75,7 +75,14 @@ uint32_t ballot(bool predicate, Site site) {
 
 void warp_sync(Site site) {
   if (Machine::current().judge(Op::kWarpSync, {}, site).times == 0) return;
-  gather_all(Op::kWarpSync, {}, site);
+  if (!gather(Op::kWarpSync, {}, site)) return;
+  Machine& machine = Machine::current();
+  Warp& warp = *machine.self().warp;
+  Clock gathered;
+  for (int lane = 0; lane < warp.size; ++lane) machine.release_by(*warp.threads[lane], gathered);
+  const auto known = std::make_shared<const Clock>(std::move(gathered));
+  for (int lane = 0; lane < warp.size; ++lane) warp.threads[lane]->view.known = known;
+  release(warp);
 }
 
 // Lanes 8i to 8i + 7 give the rows of matrix i.

@@ -94,6 +94,22 @@ void wake_product_waiters(Warpgroup& warpgroup) {
   });
 }
 
+// What all threads of the warpgroup know: many know the same.
+std::shared_ptr<const Issue> issue_of(const Warpgroup& warpgroup, uint64_t group) {
+  auto issue = std::make_shared<Issue>();
+  issue->stamp = {warpgroup.warps[0]->product_party, static_cast<uint32_t>(group + 1)};
+  issue->parties = 4;
+  for_each_thread(warpgroup, [&](const Thread& thread) {
+    for (View& view : issue->views) {
+      if (view.known != thread.view.known) continue;
+      view.self = {};  // nobody's alone
+      return;
+    }
+    issue->views.push_back(thread.view);
+  });
+  return issue;
+}
+
 // All 128 threads are here.
 void issue(const Caller& caller, Warpgroup& warpgroup) {
   Machine& machine = Machine::current();
@@ -115,8 +131,9 @@ void issue(const Caller& caller, Warpgroup& warpgroup) {
   products.groups.push_back(group);
   const Site site = caller.site;
   Warpgroup* const owner = &warpgroup;
+  const std::shared_ptr<const Issue> issued = issue_of(warpgroup, group);
   machine.schedule(products.last_ready, [=, &machine] {
-    multiply({*thread, Op::kWgmma, site}, product);
+    multiply({*thread, Op::kWgmma, site, issued.get()}, product);
     owner->products.groups.pop_front();
     machine.record(*owner->warps[0]->threads[machine.elected_lane()], Op::kProductDone, {});
     wake_product_waiters(*owner);
@@ -189,6 +206,7 @@ void wgmma_wait(int pending, Site site) {
   }
   machine.record(thread, Op::kWgmmaWait, {}, Moment::kEnd);
   give_back_registers({thread, Op::kWgmmaWait, site}, thread, end_group);
+  machine.learn(thread, {thread.warp->product_party, static_cast<uint32_t>(end_group)});
   forget_reads(thread, end_group);
 }
 

@@ -8,17 +8,17 @@ namespace {
 
 template <typename Traits>
 void name_everything(Names& names) {
-  constexpr bool kOncePerWarp = true;
-  names.mbarrier("q_full", Traits::kQFull, Traits::kQPlaces, kOncePerWarp);
-  names.mbarrier("q_empty", Traits::kQEmpty, Traits::kQPlaces, kOncePerWarp);
-  names.mbarrier("o_full", Traits::kOFull, Traits::kQPlaces, kOncePerWarp);
-  names.mbarrier("k_full", Traits::kKFull, Traits::kKStages, kOncePerWarp);
-  names.mbarrier("k_empty", Traits::kKEmpty, Traits::kKStages, kOncePerWarp);
-  names.mbarrier("v_full", Traits::kVFull, Traits::kVStages, kOncePerWarp);
-  names.mbarrier("v_landed", Traits::kVLanded, Traits::kVStages, kOncePerWarp);
-  names.mbarrier("v_empty", Traits::kVEmpty, Traits::kVStages, kOncePerWarp);
-  names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kOncePerWarp);
-  names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kOncePerWarp);
+  constexpr bool kInTurn = true;
+  names.mbarrier("q_full", Traits::kQFull, Traits::kQPlaces, kInTurn);
+  names.mbarrier("q_empty", Traits::kQEmpty, Traits::kQPlaces, kInTurn);
+  names.mbarrier("o_full", Traits::kOFull, Traits::kQPlaces, kInTurn);
+  names.mbarrier("k_full", Traits::kKFull, Traits::kKStages, kInTurn);
+  names.mbarrier("k_empty", Traits::kKEmpty, Traits::kKStages, kInTurn);
+  names.mbarrier("v_full", Traits::kVFull, Traits::kVStages, kInTurn);
+  names.mbarrier("v_landed", Traits::kVLanded, Traits::kVStages, kInTurn);
+  names.mbarrier("v_empty", Traits::kVEmpty, Traits::kVStages, kInTurn);
+  names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kInTurn);
+  names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kInTurn);
   names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kQPlaces);
   names.shared("k", Traits::kSmemK, Traits::KTile::kBytes, Traits::kKStages);
   names.shared("v", Traits::kSmemV, Traits::VTile::kBytes, Traits::kVStages);

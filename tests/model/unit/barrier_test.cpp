@@ -21,6 +21,7 @@ RunResult copy_bytes(uint32_t announced, uint32_t copied, bool wait = true) {
   const uint32_t* source = machine.global().upload("source", std::vector<uint32_t>(64, 7));
   return run_micro(machine, {1}, [=] {
     ptx::mbarrier_init(kBarrier, 1);
+    ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect_tx(kBarrier, announced);
     if (copied > 0) ptx::bulk_load(kData, source, copied, kBarrier);
     if (wait) ptx::mbarrier_wait(kBarrier, 0);

@@ -33,6 +33,7 @@ struct Fixture {
   RunResult load(uint32_t smem, int row) {
     return run([this, smem, row] {
       ptx::mbarrier_init(kBarrier, 1);
+      ptx::fence_mbarrier_init();
       ptx::mbarrier_arrive_expect_tx(kBarrier, kBoxBytes);
       ptx::tma_load_2d(smem, &map, kBarrier, 0, row);
       ptx::mbarrier_wait(kBarrier, 0);
@@ -112,6 +113,7 @@ TEST(Tma, PlaceUnderACopy) {
     return fixture.run([&fixture, access = std::move(access)] {
       for (uint32_t i = 0; i < kBoxBytes / 4; ++i) ptx::store_shared(kBox + 4 * i, i);
       ptx::mbarrier_init(kBarrier, 1);
+      ptx::fence_mbarrier_init();
       ptx::mbarrier_arrive_expect_tx(kBarrier, kBoxBytes);
       ptx::tma_load_2d(kBox, &fixture.map, kBarrier, 0, 0);
       access();
@@ -131,6 +133,7 @@ TEST(Tma, BeyondTheTensor) {
   Fixture fixture([](TensorMapSpec& spec) { spec.dims[0] = 40; });
   const auto expect_box = [&](int column, int row, int columns, int rows) {
     ptx::mbarrier_init(kBarrier, 1);
+    ptx::fence_mbarrier_init();
     ptx::mbarrier_arrive_expect_tx(kBarrier, kBoxBytes);
     ptx::tma_load_2d(kBox, &fixture.map, kBarrier, column, row);
     ptx::mbarrier_wait(kBarrier, 0);

@@ -22,8 +22,8 @@ TEST(Names, Places) {
   EXPECT_EQ(names.of({}), "");
   EXPECT_EQ(names.role(7), "consumer");
   EXPECT_EQ(names.role(8), "warp 8");
-  EXPECT_TRUE(names.once_per_warp(1024));
-  EXPECT_FALSE(names.once_per_warp(2048));
+  EXPECT_TRUE(names.in_turn(1024));
+  EXPECT_FALSE(names.in_turn(2048));
 }
 
 TEST(Faults, ChooseByPlaceThreadAndOccurrence) {

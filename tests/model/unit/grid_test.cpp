@@ -58,7 +58,7 @@ TEST(Grids, ADependentGridWaitsBeforeItReads) {
                 "table + 12 is the grid's before this one");
   TwoGrids writes;
   expect_report(writes.run(true, [&] { ptx::store_global(writes.table, 1u); }), ReportKind::kMissingGridWait,
-                "nobody in the block has called wait_for_previous_grid()");
+                "no call of wait_for_previous_grid() is ordered before");
   TwoGrids counts;
   expect_report(counts.run(true, [&] { ptx::atomic_add(counts.table, 1); }), ReportKind::kMissingGridWait, "atomic");
 }

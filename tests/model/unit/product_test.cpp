@@ -183,7 +183,7 @@ TEST(Wgmma, OperandsMustBeFenced) {
     });
   };
   expect_finished(run(true));
-  expect_report(run(false), ReportKind::kMissingProxyFence, "whose writer has not called fence_proxy_async_shared()");
+  expect_report(run(false), ReportKind::kMissingProxyFence, "which has not called fence_proxy_async_shared()");
 }
 
 // What a wgmma reads is its own until all warps of the warpgroup have waited for it.

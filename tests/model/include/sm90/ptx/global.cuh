@@ -31,7 +31,7 @@ inline void store_release(uint32_t* pointer, uint32_t value, Site site = Site::h
   model::store_release(pointer, value, site);
 }
 inline void reduce_add_release(uint32_t* pointer, uint32_t value, Site site = Site::here()) {
-  model::atomic_add(pointer, value, site);
+  model::reduce_add_release(pointer, value, site);
 }
 
 }  // namespace tandem::sm90::ptx
