@@ -277,6 +277,8 @@ NB_MODULE(_core, module) {
       module, "backward", "The gradients of the forward with the same arguments.");
   define_operation<tandem_merge_params, tandem_merge_params>(module, "merge",
                                                              "Joins partial results over disjoint sets of keys.");
+  define_operation<tandem_quantize_fp8_params, tandem_quantize_fp8_params>(
+      module, "quantize_fp8", "Rounds q, k or v to e4m3; packed if cu_seqlens is given.");
 }
 
 }  // namespace tandem::python

@@ -35,6 +35,10 @@ inline Calls<tandem_merge_params> calls(const tandem_merge_params&) {
   return {tandem_merge_check, tandem_merge_workspace, tandem_merge};
 }
 
+inline Calls<tandem_quantize_fp8_params> calls(const tandem_quantize_fp8_params&) {
+  return {tandem_quantize_fp8_check, tandem_quantize_fp8_workspace, tandem_quantize_fp8};
+}
+
 inline tandem_execution read_execution(Keywords& keywords) {
   tandem_execution exec = {};
   const auto device = keywords.get<std::pair<int32_t, int32_t>>("device", "a (type, ordinal) pair", {TANDEM_CPU, 0});
@@ -80,6 +84,7 @@ void read_scales(Keywords& keywords, Params& params) {
   params.q_scale = keywords.optional_tensor("q_scale");
   params.k_scale = keywords.optional_tensor("k_scale");
   params.v_scale = keywords.optional_tensor("v_scale");
+  params.v_transposed = keywords.flag("v_transposed");
 }
 
 template <class Params>
@@ -129,6 +134,21 @@ inline void read_merge(Keywords& keywords, tandem_merge_params& params) {
   params.lse = keywords.optional_tensor("lse");
 }
 
+inline void read_quantize(Keywords& keywords, tandem_quantize_fp8_params& params) {
+  params.x = keywords.tensor("x");
+  params.out = keywords.tensor("out");
+  params.scale = keywords.tensor("scale");
+  params.cu_seqlens = keywords.optional_tensor("cu_seqlens");
+  params.seqused = keywords.optional_tensor("seqused");
+  params.rotary_cos = keywords.optional_tensor("rotary_cos");
+  params.rotary_sin = keywords.optional_tensor("rotary_sin");
+  params.rotary_offset = keywords.optional_tensor("rotary_offset");
+  params.seed = keywords.get<uint64_t>("seed", "an int of at least 0", 0);
+  params.rotate = keywords.flag("rotate");
+  params.rotary_interleaved = keywords.flag("rotary_interleaved");
+  params.transposed = keywords.flag("transposed");
+}
+
 template <class Params>
 Params read_params(Keywords& keywords) {
   Params params = {};
@@ -136,6 +156,8 @@ Params read_params(Keywords& keywords) {
   params.exec = read_execution(keywords);
   if constexpr (std::is_same_v<Params, tandem_merge_params>) {
     read_merge(keywords, params);
+  } else if constexpr (std::is_same_v<Params, tandem_quantize_fp8_params>) {
+    read_quantize(keywords, params);
   } else {
     read_attention(keywords, params);
   }

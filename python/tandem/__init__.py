@@ -12,6 +12,7 @@ from tandem._attention import (
     info,
     merge,
 )
+from tandem._quantize import quantize_fp8
 from tandem.errors import (
     DeviceError,
     InternalError,
@@ -41,4 +42,5 @@ __all__ = [
     "attention_varlen_backward",
     "info",
     "merge",
+    "quantize_fp8",
 ]

@@ -42,6 +42,10 @@ def attention(
     seqused_q: Lengths | None = None,
     seqused_k: Lengths | None = None,
     alignment: Alignment = "bottom-right",
+    q_scale: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    v_transposed: bool = False,
     return_lse: bool = False,
     out: Array | None = None,
     out_dtype: Any = None,
@@ -54,9 +58,9 @@ def attention(
     The promises are those of docs/CONTRACT.md, whose numbers stand in brackets.
 
     Args:
-        q: (batch, seqlen_q, nheads_q, headdim); float64, float32, float16 or bfloat16 (the NumPy type of ml_dtypes).
-            NumPy arrays and objects with ``__dlpack__``. Strides are free, 0 included; an array whose last axis is not
-            contiguous, that is misaligned or has negative strides is copied [10].
+        q: (batch, seqlen_q, nheads_q, headdim); float64, float32, float16, bfloat16 or float8_e4m3fn (the NumPy types
+            of ml_dtypes). NumPy arrays and objects with ``__dlpack__``. Strides are free, 0 included; an array whose
+            last axis is not contiguous, that is misaligned or has negative strides is copied [10].
         k: (batch, seqlen_k, nheads_k, headdim), dtype of q. nheads_q is a multiple of nheads_k; query head h uses key
             head ``h // (nheads_q // nheads_k)`` [9].
         v: (batch, seqlen_k, nheads_k, headdim_v), dtype of q.
@@ -70,6 +74,9 @@ def attention(
         lo, hi: int32, (batch or 1, nheads_q or 1, seqlen_q): row i also needs ``lo[i] <= j < hi[i]`` [4].
         seqused_q, seqused_k: int32 (batch) or ints: how many rows and keys of each sequence count.
         alignment: "bottom-right" aligns the last row with the last key, "top-left" the first with the first [3].
+        q_scale, k_scale, v_scale: float32 factors of float8_e4m3fn values, (1), (batch, nheads) or (batch, nheads,
+            ceil(seqlen / 128)) as `quantize_fp8` gives them; None: 1. q_scale may also have nheads_k heads.
+        v_transposed: v is what ``quantize_fp8(v, transposed=True)`` gives.
         return_lse: also return the log-sum-exp.
         out: array to write the result to; it is returned.
         out_dtype: dtype of a new result: that of q (default; bfloat16 for fp8 q), or float32 for 16-bit and fp8 q.
@@ -99,6 +106,10 @@ def attention(
         hi=hi,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        q_scale=q_scale,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        v_transposed=v_transposed,
         causal=causal,
         window=window,
         attention_chunk=attention_chunk,
@@ -154,6 +165,10 @@ def attention_varlen(
     seqused_q: Lengths | None = None,
     seqused_k: Lengths | None = None,
     alignment: Alignment = "bottom-right",
+    q_scale: Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    v_transposed: bool = False,
     return_lse: bool = False,
     out: Array | None = None,
     out_dtype: Any = None,
@@ -190,6 +205,10 @@ def attention_varlen(
         hi=hi,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        q_scale=q_scale,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        v_transposed=v_transposed,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,

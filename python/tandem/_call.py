@@ -27,6 +27,7 @@ PACKED_AXES = ("total rows", "nheads", "headdim")
 
 _CONTIGUOUS = ("q", "k", "v", "out", "dout")  # the library reads their last axis as one run of memory [10]
 _STATISTICS = ("sink", "dlse")  # these and _INTEGERS may be None
+_SCALES = ("q_scale", "k_scale", "v_scale")  # these too
 _INTEGERS = ("lo", "hi", "seqused_q", "seqused_k", "cu_seqlens_q", "cu_seqlens_k")
 
 Result = npt.NDArray[Any]  # of a GPU producer it is that library's array
@@ -35,6 +36,7 @@ _OPERATIONS: dict[str, tuple[Callable[..., None], Callable[..., tuple[int, int]]
     "forward": (_core.forward, _core.forward_workspace),
     "backward": (_core.backward, _core.backward_workspace),
     "merge": (_core.merge, _core.merge_workspace),
+    "quantize_fp8": (_core.quantize_fp8, _core.quantize_fp8_workspace),
 }
 
 
@@ -64,8 +66,10 @@ def read_call(axes: tuple[str, ...], **given: object) -> Call:
             operands[name] = operand(name, value, FLOATS, contiguous=True)
         elif name == "lse":
             operands[name] = operand(name, value, LSE_DTYPES)
-        elif name not in _STATISTICS and name not in _INTEGERS:
+        elif name not in _STATISTICS + _SCALES + _INTEGERS:
             options[name] = value
+        elif value is not None and name in _SCALES:
+            operands[name] = operand(name, value, ("float32",))
         elif value is not None:
             operands[name] = operand(name, value, LSE_DTYPES) if name in _STATISTICS else integers(name, value)
     for name in ("q", "k", "v"):
@@ -78,7 +82,7 @@ def read_call(axes: tuple[str, ...], **given: object) -> Call:
 def forward(call: Call, return_lse: bool, out: object, out_dtype: object) -> Result | tuple[Result, Result]:
     """Runs the forward: out, or (out, lse)."""
     q, v = call.operands["q"], call.operands["v"]
-    shape = (*q.shape[:-1], v.shape[-1])
+    shape = (*q.shape[:-1], v.shape[-2 if call.options.get("v_transposed") else -1])
     returned: Any = out
     if out is None:
         default = _core.BF16 if q.dtype in (_core.E4M3, _core.E5M2) else q.dtype
@@ -112,6 +116,15 @@ def merge_partials(call: Call, out_dtype: object) -> tuple[Result, Result]:
     lse = allocate(lse_partial.shape[1:], lse_partial.dtype, out_partial)
     _run("merge", call, {"out": out, "lse": lse})
     return out.owner, lse.owner
+
+
+def quantize(call: Call, out_shape: tuple[int, ...], scale_shape: tuple[int, ...]) -> tuple[Result, Result]:
+    """Runs the quantiser: (out, scale)."""
+    x = call.operands["x"]
+    out = allocate(out_shape, _core.E4M3, x)
+    scale = allocate(scale_shape, _core.FP32, x)
+    _run("quantize_fp8", call, {"out": out, "scale": scale})
+    return out.owner, scale.owner
 
 
 def _run(operation: str, call: Call, outputs: dict[str, Operand]) -> None:

@@ -36,6 +36,10 @@ class AttentionOptions(TypedDict, total=False):
     seqused_q: Array | Sequence[int] | None
     seqused_k: Array | Sequence[int] | None
     alignment: Alignment
+    q_scale: Array | None
+    k_scale: Array | None
+    v_scale: Array | None
+    v_transposed: bool
     out: Array | None
     out_dtype: Any
     backend: str | None
@@ -87,6 +91,13 @@ def _count(name: str, value: object) -> int:
     return result
 
 
+def _seed(name: str, value: object) -> int:
+    result = _integer(name, value)
+    if result < 0:
+        raise InvalidArgumentError(f"{name} is {result}; allowed: 0 to {2**63 - 1}")
+    return result
+
+
 def _number(name: str, value: object) -> float:
     if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
@@ -128,4 +139,9 @@ _READERS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "num_threads": ("num_threads", _count),
     "deterministic": ("deterministic", _flag),
     "checked": ("checked", _flag),
+    "v_transposed": ("v_transposed", _flag),
+    "rotate": ("rotate", _flag),
+    "seed": ("seed", _seed),
+    "rotary_interleaved": ("rotary_interleaved", _flag),
+    "transposed": ("transposed", _flag),
 }

@@ -372,13 +372,15 @@ def test_wrong_arguments_are_named(case: str) -> None:
         tandem.attention(**{"q": X, "k": X, "v": X, **arguments})
 
 
-def test_fp8_is_refused_in_words_until_its_arithmetic_comes() -> None:
+def test_fp8_is_e4m3_and_its_result_is_not_fp8() -> None:
     x = np.zeros((1, 4, 1, 16), ml_dtypes.float8_e4m3fn)
-    for options in ({}, {"out_dtype": ml_dtypes.bfloat16}, {"out_dtype": "float32", "backend": "reference"}):
-        with pytest.raises(tandem.UnsupportedError, match="fp8 arithmetic is not in this version"):
-            tandem.attention(x, x, x, **options)
+    assert tandem.attention(x, x, x).dtype == ml_dtypes.bfloat16
+    assert tandem.attention(x, x, x, out_dtype="float32", backend="reference").dtype == np.float32
     with pytest.raises(tandem.InvalidArgumentError, match=r"out\.dtype is e4m3"):
         tandem.attention(x, x, x, out_dtype="float8_e4m3fn")
+    y = x.astype(ml_dtypes.float8_e5m2)
+    with pytest.raises(tandem.UnsupportedError, match="attention takes e4m3 only"):
+        tandem.attention(y, y, y)
 
 
 def test_the_backward_needs_the_forward_s_lse() -> None:

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tandem._options import Alignment
+    from tandem._quantize import Granularity
     from tandem.torch._typing import AttentionOptions, VarlenAttentionOptions
 
-__all__ = ["attention", "attention_varlen", "merge"]
+__all__ = ["attention", "attention_varlen", "merge", "quantize_fp8"]
 
 _ALIGNMENTS = {"bottom-right": False, "top-left": True}
 _AUTOCAST_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -66,6 +67,10 @@ def attention(
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     alignment: Alignment = "bottom-right",
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    v_transposed: bool = False,
     deterministic: bool = False,
     return_lse: bool = False,
     out_dtype: torch.dtype | None = None,
@@ -90,6 +95,10 @@ def attention(
         lo, hi: int32 (batch or 1, nheads_q or 1, seqlen_q): row i also needs lo <= j < hi.
         seqused_q, seqused_k: int32 (batch): how many rows of each sequence count.
         alignment: "bottom-right", or "top-left": row i stands at position i.
+        q_scale, k_scale, v_scale: fp32 factors of float8_e4m3fn tensors, (1), (batch, nheads) or (batch, nheads,
+            ceil(seqlen / 128)), as :func:`quantize_fp8` gives them; None: 1. q_scale may also have nheads_k heads. fp8
+            has no gradient: a call that would need one is refused.
+        v_transposed: v is what ``quantize_fp8(v, transposed=True)`` gives.
         deterministic: gradients are bitwise equal on every run, or the call refuses; also set by
             ``torch.use_deterministic_algorithms(True)``.
         return_lse: return (out, lse).
@@ -113,7 +122,8 @@ def attention(
         sm_margin, checked,
     )  # fmt: skip
     others = {"sink": sink, "lo": lo, "hi": hi, "seqused_q": seqused_q, "seqused_k": seqused_k}
-    return _call(_ops.attention, q, k, v, others, options, return_lse, out_dtype)
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+    return _call(q, k, v, others, scales, {}, options, v_transposed, return_lse, out_dtype)
 
 
 @overload
@@ -158,6 +168,10 @@ def attention_varlen(
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     alignment: Alignment = "bottom-right",
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    v_transposed: bool = False,
     deterministic: bool = False,
     return_lse: bool = False,
     out_dtype: torch.dtype | None = None,
@@ -196,10 +210,10 @@ def attention_varlen(
         "hi": hi,
         "seqused_q": seqused_q,
         "seqused_k": seqused_k,
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
     }
-    return _call(_ops.attention_varlen, q, k, v, others, options, return_lse, out_dtype)
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+    offsets = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    return _call(q, k, v, others, scales, offsets, options, v_transposed, return_lse, out_dtype)
 
 
 def merge(
@@ -223,6 +237,73 @@ def merge(
         raise UnsupportedError("tandem.torch.merge has no forward-mode derivative; call it outside of dual_level")
     out, lse = _ops.merge(out_partial, lse_partial, sink, backend=_core.BACKEND_AUTO, num_threads=0)
     return out, lse
+
+
+def quantize_fp8(
+    x: Tensor,
+    *,
+    granularity: Granularity = "block",
+    rotate: bool = False,
+    seed: int = 0,
+    transposed: bool = False,
+    cu_seqlens: Tensor | None = None,
+    seqused: Tensor | None = None,
+    max_seqlen: int | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    rotary_offset: Tensor | None = None,
+    rotary_interleaved: bool = False,
+    backend: str | None = None,
+    num_threads: int | None = None,
+    sm_margin: int = 0,
+    checked: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Rounds q, k or v to float8_e4m3fn, with scales for :func:`attention`: x is about ``out * scale``.
+
+    Args:
+        x: (batch, seqlen, nheads, headdim), with cu_seqlens (total, nheads, headdim); fp16, bf16, on the CPU also fp32.
+        granularity: which rows share a scale: those of the whole "tensor", of a (sequence, "head"), or a "block" of 128
+            rows of these, counted from the start of each sequence.
+        rotate: multiply rows by random signs and a Hadamard matrix, which spreads outliers. Rotate q and k with one
+            seed: their products stay. headdim must be a power of two, or 12 times one; pad others with zeros (and give
+            :func:`attention` the softmax_scale of the real headdim).
+        seed: of the signs.
+        transposed: for v: out is (batch, nheads, headdim, slots), packed (nheads, headdim, slots): see tandem.h.
+        cu_seqlens: int32 (batch + 1): x is packed.
+        seqused: int32 (batch): how many rows of each sequence count. The others are not read, and become 0.
+        max_seqlen: of packed sequences: scale has blocks for this many rows. None: for as many as x has.
+        rotary_cos, rotary_sin: fp32 or dtype of x, (positions, rotary_dim / 2): rotary embedding of the first
+            rotary_dim columns, before the rotation.
+        rotary_offset: int32 (batch): position of each sequence's first row; None: 0.
+        rotary_interleaved: columns (0, 1), (2, 3) ... turn together, instead of c and rotary_dim / 2 + c.
+
+    The other arguments are those of :func:`attention`.
+
+    Returns:
+        (out, scale): float8_e4m3fn of the shape of x or transposed; fp32 (1), (batch, nheads) or (batch, nheads,
+        blocks). The same bits on every run. Not differentiable: refused where a gradient would be needed.
+    """
+    if backend is not None and backend not in BACKEND_CHOICES:
+        raise InvalidArgumentError(f"backend is {backend!r}; allowed: None, {', '.join(map(repr, BACKEND_CHOICES))}")
+    tables = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_offset": rotary_offset}
+    _require_one_device("x", x, cu_seqlens=cu_seqlens, seqused=seqused, **tables)
+    out, scale = _ops.quantize_fp8(
+        x,
+        cu_seqlens,
+        seqused,
+        *tables.values(),
+        granularity=granularity,
+        max_seqlen=max_seqlen,
+        rotate=rotate,
+        seed=seed,
+        rotary_interleaved=rotary_interleaved,
+        transposed=transposed,
+        checked=checked,
+        backend=_core.BACKEND_AUTO if backend is None else BACKEND_CHOICES[backend],
+        num_threads=num_threads or 0,
+        sm_margin=sm_margin,
+    )
+    return out, scale
 
 
 def _options(
@@ -268,26 +349,37 @@ def _length_hint(length: int | Tensor | None) -> int:
 
 
 def _call(
-    op: Any,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     others: dict[str, Tensor | None],
+    scales: dict[str, Tensor | None],
+    offsets: dict[str, Tensor],
     options: dict[str, Any],
+    v_transposed: bool,
     return_lse: bool,
     out_dtype: torch.dtype | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
+    """`offsets` is empty in a dense call."""
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise TypeError(f"out_dtype must be a torch.dtype or None, not {type(out_dtype).__name__}")
-    _require_one_device("q", q, k=k, v=v, **others)
-    _require_axes(DENSE_AXES if op is _ops.attention else PACKED_AXES, q=q, k=k, v=v)
+    _require_one_device("q", q, k=k, v=v, **others, **scales, **offsets)
+    _require_axes(PACKED_AXES if offsets else DENSE_AXES, q=q, k=k, v=v)
     q, k, v = _autocast(q, k, v)
-    headdim_v = v.shape[-1]
+    column_axis = -2 if v_transposed else -1
+    headdim_v = v.shape[column_axis]
     if q.is_cuda:
-        q, k, v = _pad_headdims(q, k, v, options)
-    sink = others["sink"]
-    needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, sink))
-    out, lse = op(q, k, v, *others.values(), **options, needs_grad=needs_grad, out_dtype=out_dtype)
+        q, k, v = _pad_headdims(q, k, v, options, column_axis)
+    tensors = (q, k, v, *others.values())
+    if q.dtype in FP8 or v_transposed or any(scale is not None for scale in scales.values()):
+        fp8_op = _ops.fp8_attention_varlen if offsets else _ops.fp8_attention
+        tensors = (*tensors, *scales.values(), *offsets.values())
+        out, lse = fp8_op(*tensors, **options, v_transposed=v_transposed, out_dtype=out_dtype)
+    else:
+        op = _ops.attention_varlen if offsets else _ops.attention
+        sink = others["sink"]
+        needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, sink))
+        out, lse = op(*tensors, *offsets.values(), **options, needs_grad=needs_grad, out_dtype=out_dtype)
     if out.shape[-1] != headdim_v:
         out = out[..., :headdim_v]
     return (out, lse) if return_lse else out
@@ -324,9 +416,16 @@ def _require_axes(axes: tuple[str, ...], **tensors: Tensor) -> None:
             )
 
 
-def _pad_headdims(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> tuple[Tensor, ...]:
-    """Appends zeros up to what a GPU kernel takes: they change neither the scores nor the other columns of out."""
+def _pad_headdims(
+    q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any], column_axis: int = -1
+) -> tuple[Tensor, ...]:
+    """Appends zeros up to what a GPU kernel takes: they change neither the scores nor the other columns of out.
+
+    `column_axis`: of v.
+    """
     multiple = _CUDA_HEADDIM_MULTIPLE if q.dtype not in FP8 else 2 * _CUDA_HEADDIM_MULTIPLE
     if options["softmax_scale"] is None and q.shape[-1] % multiple != 0:
         options["softmax_scale"] = q.shape[-1] ** -0.5  # of the caller's headdim, not of the padded one
-    return tuple(t if t.shape[-1] % multiple == 0 else pad(t, (0, -t.shape[-1] % multiple)) for t in (q, k, v))
+    q, k = (t if t.shape[-1] % multiple == 0 else pad(t, (0, -t.shape[-1] % multiple)) for t in (q, k))
+    missing = -v.shape[column_axis] % multiple
+    return q, k, v if missing == 0 else pad(v, (0, missing) if column_axis == -1 else (0, 0, 0, missing))

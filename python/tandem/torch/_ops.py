@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from tandem.errors import UnsupportedError
-from tandem.torch import _merge
+from tandem.torch import _fp8, _merge
 from tandem.torch._run import FP8, readable, run
 
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? sink, Tensor? lo, Tensor? hi, Tensor? seqused_q, Tensor? seqused_k"
@@ -307,8 +307,35 @@ def _define_attention(name: str, inputs: str, options: str) -> Callable[..., Any
     )
 
 
+def _without_derivative(op: Any, name: str) -> Any:
+    """`name` is what its users call it."""
+
+    def from_dispatcher(*tensors: Tensor | None, **options: Any) -> Any:
+        if differentiated(*tensors):
+            _fp8.refuse_gradients(name)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*tensors, **options)
+
+    _library.impl(op.name().removeprefix("tandem::"), from_dispatcher, "Autograd")
+    return op
+
+
+def _define_fp8_attention(name: str, inputs: str, options: str) -> Any:
+    schema = f"({inputs}, *, {options}{_fp8.ATTENTION_OPTIONS}) -> (Tensor, Tensor)"
+    return _without_derivative(
+        _define(f"fp8_{name}", schema, _fp8.attention, _fp8.attention_fake), f"{name} of fp8 tensors"
+    )
+
+
 attention = _define_attention("attention", _INPUTS, _OPTIONS)
 attention_varlen = _define_attention("attention_varlen", _INPUTS + _PACKED_INPUTS, _OPTIONS + _PACKED_OPTIONS)
+fp8_attention = _define_fp8_attention("attention", _INPUTS + _fp8.ATTENTION_INPUTS, _OPTIONS)
+fp8_attention_varlen = _define_fp8_attention(
+    "attention_varlen", _INPUTS + _fp8.ATTENTION_INPUTS + _PACKED_INPUTS, _OPTIONS + _PACKED_OPTIONS
+)
+quantize_fp8 = _without_derivative(
+    _define("quantize_fp8", _fp8.QUANTIZE_SCHEMA, _fp8.quantize, _fp8.quantize_fake), "quantize_fp8"
+)
 merge = _define(
     "merge",
     "(Tensor out_partial, Tensor lse_partial, Tensor? sink, *, int backend, int num_threads) -> (Tensor, Tensor)",

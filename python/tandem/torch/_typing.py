@@ -25,6 +25,10 @@ class AttentionOptions(TypedDict, total=False):
     seqused_q: Tensor | None
     seqused_k: Tensor | None
     alignment: Alignment
+    q_scale: Tensor | None
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    v_transposed: bool
     deterministic: bool
     out_dtype: torch.dtype | None
     backend: str | None
