@@ -4,8 +4,11 @@
 #   tools/gpu_check.sh [--build FOLDER] [--log FILE] [--commit HASH] [--again] [--bench 'OPTIONS OF compare.py'] PART...
 #
 #   unit       every wrapper of src/sm90/ptx against the ISA; what this GPU gives is kept for the host model (golden file)
-#   op         the operator tests in every instance of the kernels, side by side in one process for each core, then what
-#              takes most of the memory; with TANDEM_GPU_QUICK=1 a part of them, in less than a minute
+#   op         the operator tests of the forward in every instance of the kernels, side by side in one process for each
+#              core, then what takes most of the memory; with TANDEM_GPU_QUICK=1 a part of them, in less than a minute
+#   backward   the operator tests with gradients, in the same way. It begins with a list of what the backend
+#              differentiates; the rest is skipped, or a fault if TANDEM_REQUIRE_BACKWARD says so (64,128,192/128,
+#              deterministic, all, none; tests/gpu/op_targets.h)
 #   sanitizer  compute-sanitizer over both: accesses within bounds, nothing read unwritten, barriers used rightly
 #              (not racecheck: docs/SCHEDULE.md says what it makes of mbarriers)
 #   python     the Python tests marked `cuda`, with the module compiled on this machine; tools/gpu_python.sh says what must
@@ -34,11 +37,11 @@ while [ $# -gt 0 ]; do
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
     --bench) bench_options=$2; shift 2 ;;
-    unit | op | sanitizer | python | bench) parts+=("$1"); shift ;;
+    unit | op | backward | sanitizer | python | bench) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(unit op sanitizer python bench)
+[ ${#parts[@]} -gt 0 ] || parts=(unit op backward sanitizer python bench)
 programs=$build/tests/gpu
 log=${log:-$build/gpu_check.log}
 export TANDEM_REQUIRE_GPU=1
@@ -51,7 +54,7 @@ build_programs() {
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
   cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
   cmake --build "$build" -j "$(nproc)" --target tandem wrapper_bits gpu_wrapper_test gpu_merge_test \
-    gpu_backend_test gpu_op_test >/dev/null || die 'the build failed'
+    gpu_backward_rows_test gpu_backend_test gpu_op_test >/dev/null || die 'the build failed'
 }
 
 # The parts are called by name.
@@ -61,30 +64,52 @@ part_unit() {
     "$programs/wrapper_bits" --seed 7 --output tests/model/golden/wrappers_seed7.bin
 }
 
+# gpu_op_test in a process for each core: run_shards NAME FILTER
 # shellcheck disable=SC2317
-part_op() {
-  local shards index status=0 pids=()
-  "$programs/gpu_merge_test" --gtest_brief=1 || status=1
-  "$programs/gpu_backend_test" --gtest_brief=1 || status=1
+run_shards() {
+  local name=$1 filter=$2 shards index status=0 pids=()
   shards=$(nproc)
   [ "$shards" -le 16 ] || shards=16
-  rm -f "$build"/gpu_op_*.log
+  rm -f "$build/gpu_$name"_*.log
   for ((index = 0; index < shards; ++index)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$index "$programs/gpu_op_test" --gtest_brief=1 \
-      --gtest_filter=-Beyond31Bits.* >"$build/gpu_op_$index.log" 2>&1 &
+      --gtest_filter="$filter" >"$build/gpu_${name}_$index.log" 2>&1 &
     pids+=($!)
   done
   for index in "${!pids[@]}"; do
     wait "${pids[$index]}" && continue
     status=1
-    echo "-- of $build/gpu_op_$index.log:"
-    grep -m 2 -A 8 ': Failure' "$build/gpu_op_$index.log" | cut -c1-600
-    grep '^\[  FAILED  \]' "$build/gpu_op_$index.log" | sort -u | head -12
-    grep 'has not ended' "$build/gpu_op_$index.log"
+    echo "-- of $build/gpu_${name}_$index.log:"
+    grep -m 2 -A 8 ': Failure' "$build/gpu_${name}_$index.log" | cut -c1-600
+    grep '^\[  FAILED  \]' "$build/gpu_${name}_$index.log" | sort -u | head -12
+    grep 'has not ended' "$build/gpu_${name}_$index.log"
   done
-  awk '/ ran\. / {tests += $2} END {print tests + 0 " tests in '"$shards"' processes"}' "$build"/gpu_op_*.log
+  awk '/ ran\. / {tests += $2} /  SKIPPED / {skipped += $4} END {print tests + 0 " tests in '"$shards"' processes, " skipped + 0 " skipped"}' \
+    "$build/gpu_$name"_*.log
+  return "$status"
+}
+
+# shellcheck disable=SC2317
+part_op() {
+  local status=0
+  export TANDEM_FORWARD_ONLY=1
+  "$programs/gpu_merge_test" --gtest_brief=1 || status=1
+  "$programs/gpu_backend_test" --gtest_brief=1 || status=1
+  run_shards op '-*Beyond31Bits.*:*Backward*' || status=1
   if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
     "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Beyond31Bits.* || status=1
+  fi
+  return "$status"
+}
+
+# shellcheck disable=SC2317
+part_backward() {
+  local status=0 suites='*Backward*:*/Contract.*:*/ContractRules.*:*/Case*:*/NumericRange.*:*/GradientRange.*'
+  "$programs/gpu_backward_rows_test" --gtest_brief=1 || status=1
+  "$programs/gpu_op_test" --list_backward_targets || status=1
+  run_shards backward "$suites-BackwardBeyond31Bits.*" || status=1
+  if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
+    "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=BackwardBeyond31Bits.* || status=1
   fi
   return "$status"
 }
@@ -94,9 +119,9 @@ part_sanitizer() {
   local tool program filter
   export TANDEM_GPU_QUICK=1 TANDEM_TEST_COUNT=10
   for tool in memcheck initcheck synccheck; do
-    for program in gpu_wrapper_test gpu_merge_test gpu_op_test; do
+    for program in gpu_wrapper_test gpu_merge_test gpu_backward_rows_test gpu_op_test; do
       filter='*'
-      [ "$program" != gpu_op_test ] || filter='*/Contract.*:*/RandomProblems.Of*Tiles/0:*/RandomProblems.OfEveryLayout/0'
+      [ "$program" != gpu_op_test ] || filter='*/Contract.*:*/RandomProblems.Of*Tiles/0:*/RandomProblems.OfEveryLayout/0:*/BackwardRandom.Of*Tiles/0:*/BackwardRandom.OfEveryLayout/0'
       echo "-- $tool $program"
       compute-sanitizer --tool "$tool" --error-exitcode 9 "$programs/$program" --gtest_brief=1 \
         --gtest_filter="$filter" || return 1
@@ -120,7 +145,7 @@ part_bench() {
 
 build_programs
 mkdir -p tests/model/golden
-fingerprint=$(cat "$programs"/{wrapper_bits,gpu_wrapper_test,gpu_merge_test,gpu_backend_test,gpu_op_test} "$build"/{,python_gpu/install/lib/}libtandem.so 2>/dev/null | sha256sum | cut -c1-16)
+fingerprint=$(cat "$programs"/{wrapper_bits,gpu_wrapper_test,gpu_merge_test,gpu_backward_rows_test,gpu_backend_test,gpu_op_test} "$build"/{,python_gpu/install/lib/}libtandem.so 2>/dev/null | sha256sum | cut -c1-16)
 failed=0
 for part in "${parts[@]}"; do
   name=$part
@@ -131,7 +156,7 @@ for part in "${parts[@]}"; do
   fi
   begin=$SECONDS
   echo "== $part"
-  if timeout 480 bash -c "$(declare -f "part_$part"); $(declare -p programs build commit bench_options); part_$part"; then
+  if timeout 480 bash -c "$(declare -f "part_$part" run_shards); $(declare -p programs build commit bench_options); part_$part"; then
     result=passed
   else
     result=failed

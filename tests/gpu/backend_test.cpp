@@ -159,12 +159,24 @@ TEST(Backend, Queries) {
   EXPECT_EQ(tandem_prepare({TANDEM_CUDA, count}), TANDEM_NO_DEVICE);
 }
 
-TEST(Backend, WhatItLacksIsRefusedInWords) {
+TEST(Backend, NeedsGradAsksTheBackward) {  // [13]
   TANDEM_NEEDS_GPU();
   PackedCall call;
   call.params.exec.needs_grad = 1;
-  EXPECT_EQ(tandem_varlen_forward(&call.params), TANDEM_UNSUPPORTED);
-  expect_words("exec.needs_grad is 1, but the sm90 backend of this version has the forward only");
+  VarlenBackwardParams backward;
+  backward.exec = call.params.exec;
+  backward.q = backward.dq = call.params.q;
+  backward.k = backward.dk = call.params.k;
+  backward.v = backward.dv = call.params.v;
+  backward.out = backward.dout = call.params.out;
+  backward.lse = call.params.lse;
+  backward.cu_seqlens_q = call.params.cu_seqlens_q;
+  backward.cu_seqlens_k = call.params.cu_seqlens_k;
+  const tandem_status can = tandem_varlen_backward_check(&backward);
+  EXPECT_EQ(tandem_varlen_forward(&call.params), can) << tandem_last_error();
+  if (can == TANDEM_OK) return call.expect_right();
+  EXPECT_EQ(can, TANDEM_UNSUPPORTED);
+  expect_words("exec.needs_grad is 1");
   EXPECT_TRUE(call.is_untouched());
 }
 

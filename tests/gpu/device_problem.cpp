@@ -15,8 +15,6 @@ namespace tandem::gpu_test {
 namespace {
 
 constexpr int64_t kGuardRows = 3;
-constexpr size_t kGuardFloats = 64;  // before and after LSE
-constexpr uint64_t kWorkspaceGuardBytes = 256;
 
 Placement placed(int64_t batch, int64_t rows, int64_t heads, int64_t columns, bool head_major) {
   Placement place;
@@ -91,18 +89,23 @@ DeviceProblem::DeviceProblem(const optest::Problem& problem, const Fill& fill, b
   const size_t out_bytes = problem.out_dtype == TANDEM_FP32 ? 4 : 2;
   out_ = PoolBuffer(static_cast<size_t>(view_.out_at.elements) * out_bytes);
   const size_t lse_count = static_cast<size_t>(entries * rows_q * problem.nheads_q);
-  lse_ = PoolBuffer(problem.with_lse ? (lse_count + 2 * kGuardFloats) * sizeof(float) : 0);
+  if (problem.with_lse) lse_ = GuardedBuffer(lse_count * sizeof(float));
   view_.q = q_.as<uint16_t>();
   view_.k = k_.as<uint16_t>();
   view_.v = v_.as<uint16_t>();
   view_.out = out_.as<void>();
-  view_.lse = problem.with_lse ? lse_.as<float>() + kGuardFloats : nullptr;
+  view_.lse = lse_.as<float>();
   set_problem(problem);
   fill_inputs(view_, fill);
-  if (problem.packed) {
-    make_workspace<tandem_varlen_forward_params>(tandem_varlen_forward_workspace);
-  } else {
-    make_workspace<tandem_forward_params>(tandem_forward_workspace);
+  const auto scratch_for = [&](auto params, auto ask) {
+    fill_params(params, nullptr);
+    return make_workspace(params, ask);
+  };
+  try {
+    workspace_ = problem.packed ? scratch_for(tandem_varlen_forward_params{}, tandem_varlen_forward_workspace)
+                                : scratch_for(tandem_forward_params{}, tandem_forward_workspace);
+  } catch (const std::exception& error) {
+    throw std::runtime_error(std::string(error.what()) + "; " + text());
   }
   poison_results();
 }
@@ -163,7 +166,9 @@ void DeviceProblem::change(const optest::Problem& problem, const Fill& fill) {
 }
 
 void DeviceProblem::poison_results() const {
-  for (const PoolBuffer* buffer : {&out_, &lse_, &workspace_}) buffer->fill(0xff);
+  out_.fill(0xff);
+  lse_.fill(0xff);
+  workspace_.fill(0xff);
   TANDEM_CHECK_CUDA(cudaDeviceSynchronize());
 }
 
@@ -184,6 +189,33 @@ tandem_tensor DeviceProblem::tensor(const void* data, const Placement& place, in
   return result;
 }
 
+tandem_tensor DeviceProblem::lse_tensor(float* lse) const {
+  tandem_tensor result = {};
+  if (lse == nullptr) return result;
+  const optest::Shape shape = problem_.lse_shape();
+  result.data = lse;
+  result.dtype = TANDEM_FP32;
+  result.ndim = static_cast<int32_t>(shape.size());
+  int64_t stride_of_axis = 1;
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    result.shape[axis] = shape[axis];
+    result.stride[axis] = stride_of_axis;
+    stride_of_axis *= shape[axis];
+  }
+  return result;
+}
+
+tandem_tensor DeviceProblem::sink_tensor(float* sink) const {
+  tandem_tensor result = {};
+  if (sink == nullptr) return result;
+  result.data = sink;
+  result.dtype = TANDEM_FP32;
+  result.ndim = 1;
+  result.shape[0] = problem_.nheads_q;
+  result.stride[0] = 1;
+  return result;
+}
+
 template <typename Params>
 void DeviceProblem::fill_params(Params& params, cudaStream_t stream) const {
   const optest::Problem& p = problem_;
@@ -191,26 +223,13 @@ void DeviceProblem::fill_params(Params& params, cudaStream_t stream) const {
   params.exec.device = {TANDEM_CUDA, 0};
   params.exec.stream = stream;
   params.exec.backend = TANDEM_BACKEND_SM90;
+  params.exec.deterministic = p.deterministic;
   params.q = tensor(view_.q, view_.q_at, p.dtype);
   params.k = tensor(view_.k, view_.k_at, p.dtype);
   params.v = tensor(view_.v, view_.v_at, p.dtype);
   params.out = tensor(view_.out, view_.out_at, p.out_dtype);
-  if (view_.lse != nullptr) {
-    const optest::Shape shape = p.lse_shape();
-    params.lse.data = view_.lse;
-    params.lse.dtype = TANDEM_FP32;
-    params.lse.ndim = static_cast<int32_t>(shape.size());
-    int64_t stride_of_axis = 1;
-    for (size_t axis = shape.size(); axis-- > 0;) {
-      params.lse.shape[axis] = shape[axis];
-      params.lse.stride[axis] = stride_of_axis;
-      stride_of_axis *= shape[axis];
-    }
-  }
-  if (view_.sink != nullptr) {
-    params.sink = int32_vector(sink_);
-    params.sink.dtype = TANDEM_FP32;
-  }
+  params.lse = lse_tensor(view_.lse);
+  params.sink = sink_tensor(sink_.as<float>());
   params.seqused_q = int32_vector(seqused_q_);
   params.seqused_k = int32_vector(seqused_k_);
   params.mask.causal = p.causal;
@@ -224,45 +243,34 @@ void DeviceProblem::fill_params(Params& params, cudaStream_t stream) const {
   params.has_softmax_scale = p.softmax_scale.has_value();
   params.softmax_scale = p.softmax_scale.value_or(0);
   params.softcap = p.softcap;
-  if constexpr (std::is_same_v<Params, tandem_varlen_forward_params>) {
+  if constexpr (std::is_same_v<Params, tandem_varlen_forward_params> ||
+                std::is_same_v<Params, tandem_varlen_backward_params>) {
     params.cu_seqlens_q = int32_vector(cu_seqlens_q_);
     params.cu_seqlens_k = int32_vector(cu_seqlens_k_);
   }
-  if (workspace_.bytes() > 0) {
-    params.exec.workspace = workspace_.as<char>() + kWorkspaceGuardBytes;
-    params.exec.workspace_bytes = workspace_.bytes() - 2 * kWorkspaceGuardBytes;
-  }
+  params.exec.workspace = workspace_.as<void>();
+  params.exec.workspace_bytes = workspace_.bytes();
 }
 
-template <typename Params, typename Workspace>
-void DeviceProblem::make_workspace(Workspace ask) {
-  Params params = {};
-  fill_params(params, nullptr);
-  uint64_t bytes = 0;
-  uint64_t alignment = 0;
-  if (ask(&params, &bytes, &alignment) != TANDEM_OK) {
-    throw std::runtime_error(std::string(tandem_last_error()) + "; " + text());
-  }
-  if (alignment > kWorkspaceGuardBytes)
-    throw std::runtime_error("the workspace wants an alignment beyond cudaMalloc's");
-  workspace_ = PoolBuffer(bytes + 2 * kWorkspaceGuardBytes);
-}
+template void DeviceProblem::fill_params(tandem_backward_params&, cudaStream_t) const;
+template void DeviceProblem::fill_params(tandem_varlen_backward_params&, cudaStream_t) const;
 
-tandem_status DeviceProblem::run(cudaStream_t stream, int32_t sm_margin, bool checked) {
+tandem_status DeviceProblem::run(cudaStream_t stream, int32_t sm_margin, bool checked, bool needs_grad) {
   const auto run_with = [&](auto params, auto call) {
     fill_params(params, stream);
     params.exec.sm_margin = sm_margin;
     params.exec.checked = checked;
+    params.exec.needs_grad = needs_grad;
     return call(&params);
   };
   return problem_.packed ? run_with(tandem_varlen_forward_params{}, tandem_varlen_forward)
                          : run_with(tandem_forward_params{}, tandem_forward);
 }
 
-tandem_status DeviceProblem::run_alone() {
+tandem_status DeviceProblem::run_alone(bool needs_grad) {
   const Stream stream;
   poison_results();
-  const tandem_status status = run(stream);
+  const tandem_status status = run(stream, 0, false, needs_grad);
   wait_for(stream);
   return status;
 }
@@ -272,17 +280,8 @@ std::string DeviceProblem::fault(int64_t most_rows) const {
   if (found.empty() && count_changed_guards(view_.out_at, view_.out, problem_.out_dtype == TANDEM_FP32 ? 4 : 2) > 0) {
     found = "the guard of O was written";
   }
-  const auto intact = [](const PoolBuffer& buffer, size_t begin, size_t bytes) {
-    std::vector<unsigned char> guard(bytes);
-    TANDEM_CHECK_CUDA(cudaMemcpy(guard.data(), buffer.as<char>() + begin, bytes, cudaMemcpyDeviceToHost));
-    return std::all_of(guard.begin(), guard.end(), [](unsigned char byte) { return byte == 0xff; });
-  };
-  const auto ends_intact = [&](const PoolBuffer& buffer, size_t guard_bytes) {
-    return buffer.bytes() == 0 ||
-           (intact(buffer, 0, guard_bytes) && intact(buffer, buffer.bytes() - guard_bytes, guard_bytes));
-  };
-  if (found.empty() && !ends_intact(lse_, kGuardFloats * sizeof(float))) found = "the guard of LSE was written";
-  if (found.empty() && !ends_intact(workspace_, kWorkspaceGuardBytes)) found = "the guard of the workspace was written";
+  if (found.empty() && !lse_.guards_intact()) found = "the guard of LSE was written";
+  if (found.empty() && !workspace_.guards_intact()) found = "the guard of the workspace was written";
   return found.empty() ? "" : found + "; " + text();
 }
 

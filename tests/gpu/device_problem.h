@@ -8,6 +8,7 @@
 
 #include "device_view.h"
 #include "fill.h"
+#include "guarded_buffer.h"
 #include "pool_buffer.h"
 #include "problem.h"
 #include "tandem/tandem.h"
@@ -24,9 +25,9 @@ class DeviceProblem {
   // Outputs and scratch memory become NaN.
   void poison_results() const;
   // Through the C interface. What has been done here before is complete; `stream` is not waited for.
-  tandem_status run(cudaStream_t stream, int32_t sm_margin = 0, bool checked = false);
+  tandem_status run(cudaStream_t stream, int32_t sm_margin = 0, bool checked = false, bool needs_grad = false);
   // Poisons, runs on a stream of its own, waits.
-  tandem_status run_alone();
+  tandem_status run_alone(bool needs_grad = false);
 
   // Other contents, lengths and offsets in the same memory: `problem` differs from the first in those of its sequences.
   void change(const optest::Problem& problem, const Fill& fill);
@@ -36,20 +37,23 @@ class DeviceProblem {
   // Of results that should have the same bits.
   bool same_bits(const DeviceProblem& other, const Fill& fill = {}) const;
   std::string text() const;
+  const optest::Problem& problem() const { return problem_; }
   const DeviceView& view() const { return view_; }
+  // What the forward's and the backward's parameters have in common, with the forward's scratch memory.
+  template <typename Params>
+  void fill_params(Params& params, cudaStream_t stream) const;
+  tandem_tensor lse_tensor(float* lse) const;
+  tandem_tensor tensor(const void* data, const Placement& place, int32_t dtype) const;
+  tandem_tensor sink_tensor(float* sink) const;
 
  private:
   void set_problem(const optest::Problem& problem);
-  template <typename Params>
-  void fill_params(Params& params, cudaStream_t stream) const;
-  template <typename Params, typename Workspace>
-  void make_workspace(Workspace ask);
-  tandem_tensor tensor(const void* data, const Placement& place, int32_t dtype) const;
 
   optest::Problem problem_;
   Fill fill_;
   DeviceView view_;
-  PoolBuffer q_, k_, v_, out_, lse_, workspace_;
+  PoolBuffer q_, k_, v_, out_;
+  GuardedBuffer lse_, workspace_;
   PoolBuffer sequences_, sink_, lo_, hi_, cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_;
 };
 

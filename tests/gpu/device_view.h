@@ -76,6 +76,12 @@ struct DeviceView {
   float* lse = nullptr;
   Placement q_at, k_at, v_at, out_at;
 
+  // Of the backward: dout lies as out does, dlse as lse, and gradients as what they are the gradients of.
+  uint16_t* dout = nullptr;
+  float* dlse = nullptr;  // nullptr: absent
+  uint16_t *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  float* dsink = nullptr;  // nullptr: absent
+
   TANDEM_TEST_HD int64_t rows_q() const { return q_at.batch * q_at.rows; }
   TANDEM_TEST_HD int64_t rows_k() const { return k_at.batch * k_at.rows; }
   TANDEM_TEST_HD int64_t lse_index(int64_t row, int64_t head) const {  // row: of rows_q()

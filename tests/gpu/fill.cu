@@ -3,29 +3,13 @@
 #include <cmath>
 
 #include "cuda_check.h"
-#include "device_floats.cuh"
+#include "fill_math.cuh"
 #include "pool_buffer.h"
 
 namespace tandem::gpu_test {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocks = 132 * 8;
-
 enum class Role : int { kQ, kK, kV };
-
-__device__ int64_t first_index() {
-  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-__device__ int64_t index_step() {
-  return static_cast<int64_t>(gridDim.x) * blockDim.x;
-}
-
-__device__ float normal(uint64_t seed, uint64_t index) {
-  const uint64_t bits = hash_of(seed, index);
-  const float radius = sqrtf(-2 * logf((static_cast<float>(bits >> 40) + 1) * 0x1p-24f));
-  return radius * cosf(6.2831853f * static_cast<float>(bits & 0xffffff) * 0x1p-24f);
-}
 
 // What the scores get on top, by the key: Q's column 0 is 1, K's holds this over the scale.
 __device__ double key_score(const Fill& fill, int64_t j, int64_t keys) {
@@ -52,14 +36,6 @@ __device__ double input_value(const DeviceView& view, const Fill& fill, Role rol
   if (role == Role::kQ) return 1;
   const double scale = fabs(view.scale) < 1e-3 ? 1 : view.scale;
   return fmin(fmax(key_score(fill, position, view.sequences[sequence].k_len) / scale, -60000.0), 60000.0);
-}
-
-__device__ double wild_value(uint64_t seed, uint64_t row, double value) {
-  switch (hash_of(seed, row) % 4) {
-    case 0: return NAN;
-    case 1: return value < 0 ? -INFINITY : INFINITY;
-    default: return 5000 * value;
-  }
 }
 
 // seen: for each row of keys and key head, does any row see it?
@@ -146,10 +122,10 @@ int64_t counted(const PoolBuffer& counter) {
 
 void fill_inputs(const DeviceView& view, const Fill& fill) {
   const PoolBuffer seen(static_cast<size_t>(view.rows_k() * view.nheads_k));
-  seen_kernel<<<kBlocks, kThreads>>>(view, seen.as<uint8_t>());
-  fill_kernel<<<kBlocks, kThreads>>>(view, fill, Role::kQ, seen.as<uint8_t>());
-  fill_kernel<<<kBlocks, kThreads>>>(view, fill, Role::kK, seen.as<uint8_t>());
-  fill_kernel<<<kBlocks, kThreads>>>(view, fill, Role::kV, seen.as<uint8_t>());
+  seen_kernel<<<kFillBlocks, kFillThreads>>>(view, seen.as<uint8_t>());
+  fill_kernel<<<kFillBlocks, kFillThreads>>>(view, fill, Role::kQ, seen.as<uint8_t>());
+  fill_kernel<<<kFillBlocks, kFillThreads>>>(view, fill, Role::kK, seen.as<uint8_t>());
+  fill_kernel<<<kFillBlocks, kFillThreads>>>(view, fill, Role::kV, seen.as<uint8_t>());
   TANDEM_CHECK_CUDA(cudaGetLastError());
   TANDEM_CHECK_CUDA(cudaDeviceSynchronize());
 }
@@ -159,9 +135,9 @@ int64_t count_changed_guards(const Placement& place, const void* buffer, int ele
   counter.fill(0);
   auto* count = counter.as<unsigned long long>();
   if (element_bytes == 4) {
-    guard_kernel<<<kBlocks, kThreads>>>(place, static_cast<const uint32_t*>(buffer), count);
+    guard_kernel<<<kFillBlocks, kFillThreads>>>(place, static_cast<const uint32_t*>(buffer), count);
   } else {
-    guard_kernel<<<kBlocks, kThreads>>>(place, static_cast<const uint16_t*>(buffer), count);
+    guard_kernel<<<kFillBlocks, kFillThreads>>>(place, static_cast<const uint16_t*>(buffer), count);
   }
   return counted(counter);
 }
@@ -169,7 +145,7 @@ int64_t count_changed_guards(const Placement& place, const void* buffer, int ele
 int64_t count_different_rows(const DeviceView& view, const DeviceView& other, const Fill& fill) {
   const PoolBuffer counter(sizeof(unsigned long long));
   counter.fill(0);
-  difference_kernel<<<kBlocks, kThreads>>>(view, other, fill, counter.as<unsigned long long>());
+  difference_kernel<<<kFillBlocks, kFillThreads>>>(view, other, fill, counter.as<unsigned long long>());
   return counted(counter);
 }
 

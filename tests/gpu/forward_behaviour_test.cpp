@@ -6,7 +6,8 @@
 #include <thread>
 
 #include "device_problem.h"
-#include "forward_masks.h"
+#include "graph.h"
+#include "masks.h"
 #include "op_targets.h"
 
 namespace tandem::gpu_test {
@@ -150,38 +151,12 @@ TEST_P(Behaviour, Contract14_CallsFromTwoHostThreads) {
   EXPECT_EQ(faults[1], "");
 }
 
-// A call in a capture allocates and waits for nothing, or the capture would fail. Replays see the contents of their
-// time.
-class Graph {
- public:
-  Graph(DeviceProblem& data, cudaStream_t stream) : stream_(stream) {
-    cudaGraph_t graph;
-    TANDEM_CHECK_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    status_ = data.run(stream);
-    TANDEM_CHECK_CUDA(cudaStreamEndCapture(stream, &graph));
-    TANDEM_CHECK_CUDA(cudaGraphInstantiate(&graph_, graph, 0));
-    TANDEM_CHECK_CUDA(cudaGraphDestroy(graph));
-  }
-  ~Graph() { cudaGraphExecDestroy(graph_); }
-  Graph(const Graph&) = delete;
-  tandem_status status() const { return status_; }
-  void replay() const {
-    TANDEM_CHECK_CUDA(cudaGraphLaunch(graph_, stream_));
-    wait_for(stream_);
-  }
-
- private:
-  cudaStream_t stream_;
-  tandem_status status_ = TANDEM_OK;
-  cudaGraphExec_t graph_ = nullptr;
-};
-
 TEST_P(Behaviour, C98_GraphsReplayWithOtherContents) {
   expect_ok(tandem_prepare({TANDEM_CUDA, 0}));
   for (Problem problem : some_problems()) {
     DeviceProblem data(problem);
     const Stream stream;
-    const Graph graph(data, stream);
+    const Graph graph(stream, [&] { return data.run(stream); });
     expect_ok(graph.status());
     for (uint64_t seed = 11; seed < 14; ++seed) {
       data.change(problem, {seed, seed == 12 ? Pattern::kSpikes : Pattern::kNormal});
@@ -204,30 +179,22 @@ TEST_P(Behaviour, C98_GraphsReplayWithOtherLengths) {
   sequences.seqused_k.assign(5, 200);
   DeviceProblem packed_data(sequences);
   const Stream stream;
-  const Graph dense_graph(dense_data, stream), packed_graph(packed_data, stream);
+  const Graph dense_graph(stream, [&] { return dense_data.run(stream); });
+  const Graph packed_graph(stream, [&] { return packed_data.run(stream); });
   expect_ok(dense_graph.status());
   expect_ok(packed_graph.status());
-  const std::vector<int32_t> used[][2] = {{{300, 300, 300, 300, 300}, {700, 700, 700, 700, 700}},
-                                          {{1, 300, 17, 0, 64}, {1, 700, 17, 0, 65}},
-                                          {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}},
-                                          {{300, 1, 1, 1, 300}, {0, 128, 129, 699, 700}}};
-  const std::vector<int32_t> offsets[][3] = {
-      {{0, 100, 200, 300, 400, 500}, {0, 200, 400, 600, 800, 1000}, {200, 200, 200, 200, 200}},
-      {{0, 500, 500, 500, 500, 500}, {0, 1000, 1000, 1000, 1000, 1000}, {1000, 0, 0, 0, 0}},
-      {{0, 0, 1, 2, 250, 500}, {0, 1, 2, 600, 601, 602}, {1, 0, 500, 1, 1}},
-      {{0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 1000}, {0, 0, 0, 0, 9}}};
   uint64_t seed = 20;
-  for (const auto& lengths : used) {
-    batch.seqused_q = lengths[0];
-    batch.seqused_k = lengths[1];
+  for (const DenseLengths& lengths : kReplayedDense) {
+    batch.seqused_q = lengths.q;
+    batch.seqused_k = lengths.k;
     dense_data.change(batch, {++seed});
     dense_graph.replay();
     EXPECT_EQ(dense_data.fault(), "");
   }
-  for (const auto& lengths : offsets) {
-    sequences.cu_seqlens_q = lengths[0];
-    sequences.cu_seqlens_k = lengths[1];
-    sequences.seqused_k = lengths[2];
+  for (const PackedLengths& lengths : kReplayedPacked) {
+    sequences.cu_seqlens_q = lengths.offsets_q;
+    sequences.cu_seqlens_k = lengths.offsets_k;
+    sequences.seqused_k = lengths.used_k;
     packed_data.change(sequences, {++seed});
     packed_graph.replay();
     EXPECT_EQ(packed_data.fault(), "");

@@ -1,4 +1,5 @@
 // The operator tests on the GPU: those of tests/op, and those of the GPU only. 77: there is no Hopper GPU.
+// --list_backward_targets: says what each target has of the backward, and ends.
 
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "cuda_check.h"
+#include "op_targets.h"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
@@ -15,6 +17,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", reason.c_str());
     const char* required = std::getenv("TANDEM_REQUIRE_GPU");
     return required != nullptr && std::string(required) == "1" ? 1 : 77;
+  }
+  if (argc == 2 && std::string(argv[1]) == "--list_backward_targets") {
+    tandem::gpu_test::list_backward_targets();
+    return 0;
   }
   return RUN_ALL_TESTS();
 }

@@ -1,6 +1,8 @@
 #include "op_targets.h"
 
+#include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 #include "device.h"
 #include "device_problem.h"
@@ -11,20 +13,78 @@ namespace {
 struct HeadDims {
   int64_t qk, v;
 };
+// In the order in which a problem looks for the first that holds its head dims.
 constexpr HeadDims kInstances[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}};
 constexpr HeadDims kInside[] = {{8, 8},     {40, 40},   {72, 72},  {80, 80},  {120, 120},
                                 {136, 136}, {200, 200}, {64, 256}, {256, 64}, {136, 72}};
+
+// The instances of the backward kernel whose refusal is a fault.
+constexpr const char* kShippedBackward = "none";
+
+std::string instance_of(const optest::Problem& problem) {
+  for (const HeadDims& dims : kInstances) {
+    if (problem.headdim > dims.qk || problem.headdim_v > dims.v) continue;
+    const std::string qk = std::to_string(dims.qk);
+    return dims.qk == dims.v ? qk : qk + "/" + std::to_string(dims.v);
+  }
+  return "none";
+}
+
+bool is_listed(const std::string& list, const std::string& word) {
+  std::istringstream words(list);
+  for (std::string one; std::getline(words, one, ',');) {
+    if (one == word) return true;
+  }
+  return false;
+}
+
+template <typename Params>
+std::string refusal_of(Params params, const optest::Problem& problem, bool deterministic,
+                       tandem_status (*check)(const Params*)) {
+  const auto tensor = [](const optest::Shape& shape, int32_t dtype) {
+    tandem_tensor result = {};
+    result.dtype = dtype;
+    result.ndim = static_cast<int32_t>(shape.size());
+    int64_t stride = 1;
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      result.shape[axis] = shape[axis];
+      result.stride[axis] = stride;
+      stride *= shape[axis];
+    }
+    return result;
+  };
+  params.struct_size = sizeof params;
+  params.exec.device = {TANDEM_CUDA, 0};
+  params.exec.backend = TANDEM_BACKEND_SM90;
+  params.exec.deterministic = deterministic;
+  params.q = params.dq = tensor(problem.q_shape(), problem.dtype);
+  params.k = params.dk = tensor(problem.k_shape(), problem.dtype);
+  params.v = params.dv = tensor(problem.v_shape(), problem.dtype);
+  params.out = params.dout = tensor(problem.out_shape(), problem.out_dtype);
+  params.lse = tensor(problem.lse_shape(), TANDEM_FP32);
+  if (!problem.sink.empty()) params.sink = params.dsink = tensor({problem.nheads_q}, TANDEM_FP32);
+  params.mask.causal = problem.causal;
+  params.mask.top_left = problem.top_left;
+  params.mask.has_window = problem.has_window;
+  params.mask.window_left = problem.has_window ? problem.window_left : -1;
+  params.mask.window_right = problem.has_window ? problem.window_right : -1;
+  params.mask.attention_chunk = problem.attention_chunk;
+  params.softcap = problem.softcap;
+  return check(&params) == TANDEM_OK ? "" : tandem_last_error();
+}
 
 optest::Target target(int32_t dtype, const HeadDims& dims) {
   optest::Target result;
   result.name = std::string(tandem_dtype_name(dtype)) + "_" + std::to_string(dims.qk) + "_" + std::to_string(dims.v);
   result.backend = TANDEM_BACKEND_SM90;
-  result.gradients = false;
   result.dtype = dtype;
   result.headdim = dims.qk;
   result.headdim_v = dims.v;
   result.fp32_results = false;
   result.broadcasts = false;
+  const optest::Problem problem = fitted(optest::dense_problem(1, 64, 64, 1, 1, 1), result);
+  result.gradients = has_backward(problem);
+  result.deterministic = backward_refusal(problem, true).empty() || backward_is_required(problem, true);
   return result;
 }
 
@@ -57,6 +117,47 @@ class CudaDevice : public optest::Device {
 bool is_quick() {
   const char* variable = std::getenv("TANDEM_GPU_QUICK");
   return variable != nullptr && std::string(variable) == "1";
+}
+
+bool is_forward_only() {
+  const char* variable = std::getenv("TANDEM_FORWARD_ONLY");
+  return variable != nullptr && std::string(variable) == "1";
+}
+
+std::string backward_refusal(const optest::Problem& problem, bool deterministic) {
+  if (!problem.packed) return refusal_of(tandem_backward_params{}, problem, deterministic, tandem_backward_check);
+  tandem_varlen_backward_params params = {};
+  params.cu_seqlens_q.dtype = params.cu_seqlens_k.dtype = TANDEM_INT32;
+  params.cu_seqlens_q.ndim = params.cu_seqlens_k.ndim = 1;
+  params.cu_seqlens_q.shape[0] = params.cu_seqlens_k.shape[0] = problem.batch + 1;
+  params.cu_seqlens_q.stride[0] = params.cu_seqlens_k.stride[0] = 1;
+  return refusal_of(params, problem, deterministic, tandem_varlen_backward_check);
+}
+
+std::string backward_refusal(const optest::Target& target, bool deterministic) {
+  return backward_refusal(fitted(optest::dense_problem(1, 64, 64, 1, 1, 1), target), deterministic);
+}
+
+bool backward_is_required(const optest::Problem& problem, bool deterministic) {
+  if (is_forward_only()) return false;
+  const char* variable = std::getenv("TANDEM_REQUIRE_BACKWARD");
+  const std::string list = variable != nullptr ? variable : kShippedBackward;
+  const bool of_instance = is_listed(list, "all") || is_listed(list, instance_of(problem));
+  return of_instance && (!deterministic || is_listed(list, "deterministic"));
+}
+
+bool has_backward(const optest::Problem& problem) {
+  return !is_forward_only() && (backward_is_required(problem) || backward_refusal(problem).empty());
+}
+
+void list_backward_targets() {
+  for (const optest::Target& target : optest::targets()) {
+    const std::string refusal = backward_refusal(target), refusal_of_mode = backward_refusal(target, true);
+    std::printf("%s: %s%s\n", target.name.c_str(), refusal.empty() ? "gradients" : refusal.c_str(),
+                !refusal.empty()          ? ""
+                : refusal_of_mode.empty() ? ", also deterministic"
+                                          : (", but not deterministic: " + refusal_of_mode).c_str());
+  }
 }
 
 std::vector<optest::Target> instance_targets() {

@@ -4,15 +4,13 @@
 #include <cmath>
 #include <cstdio>
 
-#include "cuda_check.h"
 #include "device_floats.cuh"
+#include "oracle_math.cuh"
 #include "pool_buffer.h"
 
 namespace tandem::gpu_test {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kBlocks = 132 * 8;
 constexpr int kScoreArrays = 4;
 
 // Which rows are compared: numbers n = 0, 1, ... stand for rows of heads, counted from the last one back by `step`.
@@ -41,73 +39,10 @@ struct Right {
 // Of a sum in fp32, by the magnitudes of its terms: a few units in the last place of the partial sums.
 constexpr double kSumError = 2.4e-7;
 
-struct Maxima {  // bits of doubles >= 0, which compare like them
+struct Maxima {  // by raise_to()
   unsigned long long plain_error = 0;
   unsigned long long largest = 0;
 };
-
-template <typename Combine>
-__device__ double block_reduce(double value, Combine combine) {
-  __shared__ double partial[kThreads];
-  __syncthreads();
-  partial[threadIdx.x] = value;
-  __syncthreads();
-  for (unsigned int width = blockDim.x / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) partial[threadIdx.x] = combine(partial[threadIdx.x], partial[threadIdx.x + width]);
-    __syncthreads();
-  }
-  return partial[0];
-}
-
-__device__ double block_max(double value) {
-  return block_reduce(value, [](double a, double b) { return a > b ? a : b; });
-}
-__device__ double block_sum(double value) {
-  return block_reduce(value, [](double a, double b) { return a + b; });
-}
-
-struct alignas(16) EightElements {
-  uint16_t bits[8];
-};
-
-struct Dot {
-  double sum;
-  double size;  // sum of the terms' magnitudes
-};
-
-__device__ Dot dot(const uint16_t* a, const uint16_t* b, int64_t length, int32_t dtype) {
-  Dot result{0, 0};
-  for (int64_t c = 0; c < length; c += 8) {
-    const EightElements x = *reinterpret_cast<const EightElements*>(a + c);
-    const EightElements y = *reinterpret_cast<const EightElements*>(b + c);
-    for (int n = 0; n < 8; ++n) {
-      const double term =
-          static_cast<double>(from_16bit(dtype, x.bits[n])) * static_cast<double>(from_16bit(dtype, y.bits[n]));
-      result.sum += term;
-      result.size += fabs(term);
-    }
-  }
-  return result;
-}
-
-__device__ double capped(double score, double softcap) {
-  return softcap > 0 ? softcap * tanh(score / softcap) : score;
-}
-
-// exp(scores - max) / sum in place of the scores. Returns LSE.
-__device__ double softmax(double* scores, int64_t count, double sink) {
-  double largest = sink;
-  for (int64_t j = threadIdx.x; j < count; j += blockDim.x) largest = scores[j] > largest ? scores[j] : largest;
-  largest = block_max(largest);
-  double sum = 0;
-  for (int64_t j = threadIdx.x; j < count; j += blockDim.x) {
-    scores[j] = largest == -INFINITY ? 0 : exp(scores[j] - largest);
-    sum += scores[j];
-  }
-  sum = block_sum(sum) + (largest == -INFINITY ? 0 : exp(sink - largest));
-  for (int64_t j = threadIdx.x; j < count; j += blockDim.x) scores[j] = sum > 0 ? scores[j] / sum : 0;
-  return largest == -INFINITY ? -INFINITY : largest + log(sum);
-}
 
 // A block works out rows of heads, one after the other. scores: kScoreArrays arrays of longest_k for each block.
 __global__ void oracle_kernel(DeviceView view, Sample sample, double* all_scores, Right want, Maxima* maxima) {
@@ -179,8 +114,8 @@ __global__ void oracle_kernel(DeviceView view, Sample sample, double* all_scores
   plain_error = block_max(plain_error);
   largest = block_max(largest);
   if (threadIdx.x != 0) return;
-  atomicMax(&maxima->plain_error, static_cast<unsigned long long>(__double_as_longlong(plain_error)));
-  atomicMax(&maxima->largest, static_cast<unsigned long long>(__double_as_longlong(largest)));
+  raise_to(&maxima->plain_error, plain_error);
+  raise_to(&maxima->largest, largest);
 }
 
 __host__ __device__ int64_t out_element(const DeviceView& view, const RowOfHead& which) {
@@ -213,20 +148,6 @@ __global__ void compare_kernel(DeviceView view, Sample sample, Right want, doubl
     }
     if (!right) atomicMin(first_fault, static_cast<unsigned long long>(n));
   }
-}
-
-double value_of(unsigned long long bits) {
-  double value;
-  static_assert(sizeof value == sizeof bits);
-  std::copy_n(reinterpret_cast<const char*>(&bits), sizeof bits, reinterpret_cast<char*>(&value));
-  return value;
-}
-
-template <typename T>
-T device_value(const T* address) {
-  T value;
-  TANDEM_CHECK_CUDA(cudaMemcpy(&value, address, sizeof value, cudaMemcpyDeviceToHost));
-  return value;
 }
 
 std::string describe_fault(const DeviceView& view, const Sample& sample, int64_t fault, const Right& right,
@@ -265,7 +186,7 @@ std::string compare_with_oracle(const DeviceView& view, int64_t most_rows) {
   sample.step = std::max<int64_t>(1, all / most_rows);
   if (sample.step > 1) sample.step |= 1;  // odd: even numbers of heads are all met
   sample.count = (all - 1) / sample.step + 1;
-  const auto blocks = static_cast<unsigned int>(std::min<int64_t>(sample.count, kBlocks));
+  const auto blocks = static_cast<unsigned int>(std::min<int64_t>(sample.count, kOracleBlocks));
   const PoolBuffer scores(static_cast<size_t>(blocks * kScoreArrays * view.longest_k) * sizeof(double));
   const PoolBuffer out(static_cast<size_t>(sample.count * view.headdim_v) * sizeof(double));
   const PoolBuffer lse(static_cast<size_t>(sample.count) * sizeof(double));
@@ -276,12 +197,12 @@ std::string compare_with_oracle(const DeviceView& view, int64_t most_rows) {
   const PoolBuffer first_fault(sizeof(unsigned long long));
   maxima.fill(0);
   first_fault.fill(0xff);
-  oracle_kernel<<<blocks, kThreads>>>(view, sample, scores.as<double>(), want, maxima.as<Maxima>());
+  oracle_kernel<<<blocks, kOracleThreads>>>(view, sample, scores.as<double>(), want, maxima.as<Maxima>());
   TANDEM_CHECK_CUDA(cudaGetLastError());
   const Maxima found = device_value(maxima.as<Maxima>());
-  const double plain_error = value_of(found.plain_error);
-  const double allowed = 2 * plain_error + 2 * ulp_of(view.out_dtype, value_of(found.largest));
-  compare_kernel<<<kBlocks, kThreads>>>(view, sample, want, allowed, first_fault.as<unsigned long long>());
+  const double plain_error = double_of(found.plain_error);
+  const double allowed = 2 * plain_error + 2 * ulp_of(view.out_dtype, double_of(found.largest));
+  compare_kernel<<<kOracleBlocks, kOracleThreads>>>(view, sample, want, allowed, first_fault.as<unsigned long long>());
   TANDEM_CHECK_CUDA(cudaGetLastError());
   const auto fault = device_value(first_fault.as<unsigned long long>());
   if (fault == ~0ull) return "";

@@ -4,7 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "device_problem.h"
-#include "forward_masks.h"
+#include "edge_lengths.h"
+#include "masks.h"
 #include "op_targets.h"
 
 namespace tandem::gpu_test {
@@ -14,27 +15,6 @@ using optest::dense_problem;
 using optest::packed_problem;
 using optest::Problem;
 using optest::Target;
-
-constexpr int32_t kSeqlensQ[] = {0, 1, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 384, 385};
-// Up to more than twice the stages of every instance's key blocks.
-constexpr int32_t kSeqlensK[] = {1,   63,  64,  65,  79,  80,  81,  95,  96,  97,  111, 112, 113,  127, 128,
-                                 129, 175, 176, 177, 191, 192, 193, 255, 256, 257, 384, 513, 1025, 0};
-
-struct Lengths {
-  std::vector<int32_t> q, k;
-};
-
-Lengths all_pairs() {
-  Lengths lengths;
-  for (int32_t q : kSeqlensQ) {
-    for (int32_t k : kSeqlensK) {
-      if (is_quick() && (q + k) % 3 != 0) continue;
-      lengths.q.push_back(q);
-      lengths.k.push_back(k);
-    }
-  }
-  return lengths;
-}
 
 class TileEdges : public testing::TestWithParam<Target> {
  protected:
@@ -67,7 +47,7 @@ class TileEdges : public testing::TestWithParam<Target> {
 
 // 464 sequences: more than two work tiles for each SM.
 TEST_P(TileEdges, C76_PackedSequences) {
-  const Problem problem = packed(all_pairs(), 2, 1);
+  const Problem problem = packed(edge_lengths(), 2, 1);
   Fill fill;
   for (const Variant& variant : variants()) {
     ++fill.seed;
@@ -77,17 +57,11 @@ TEST_P(TileEdges, C76_PackedSequences) {
 }
 
 TEST_P(TileEdges, C76_PackedSequencesWithGaps) {
-  Lengths lengths = all_pairs();
+  const Lengths lengths = edge_lengths();
   Problem problem = packed(lengths, 3, 3);
   problem.total_q += 70;
   problem.total_k += 5;
-  for (size_t b = 0; b < lengths.q.size(); ++b) {
-    const uint64_t random = hash_of(7, b);
-    problem.seqused_q.push_back(
-        static_cast<int32_t>(random % 4 == 0 ? lengths.q[b] : lengths.q[b] * (random % 97) / 97));
-    problem.seqused_k.push_back(
-        static_cast<int32_t>(random % 4 == 1 ? lengths.k[b] : lengths.k[b] * (random % 89) / 89));
-  }
+  use_some(lengths, problem.seqused_q, problem.seqused_k);
   Fill fill{100};
   for (const Variant& variant : variants()) {
     ++fill.seed;
@@ -96,7 +70,7 @@ TEST_P(TileEdges, C76_PackedSequencesWithGaps) {
 }
 
 TEST_P(TileEdges, C76_DenseWithUsedLengths) {
-  const Lengths lengths = all_pairs();
+  const Lengths lengths = edge_lengths();
   Problem problem = dense(static_cast<int64_t>(lengths.q.size()), 385, 1025, 2, 1);
   problem.seqused_q = lengths.q;
   problem.seqused_k = lengths.k;

@@ -50,6 +50,12 @@ class BackendTest : public ::testing::TestWithParam<Target> {
   Results both(const Problem& problem, const Inputs& inputs) const {
     return gradients() ? run_both(problem, inputs, backend()) : run_forward(problem, inputs, backend());
   }
+  // As both(), for tests that compare bits: without gradients on a target that cannot repeat theirs.
+  Results repeatable(Problem problem, const Inputs& inputs) const {
+    if (!gradients() || !target().deterministic) return forward(problem, inputs);
+    problem.deterministic = true;
+    return both(problem, inputs);
+  }
   // On random inputs, within the contract's tolerance.
   void expect_correct(const Problem& problem, uint64_t seed) const {
     SCOPED_TRACE(describe(problem));
@@ -62,6 +68,10 @@ class BackendTest : public ::testing::TestWithParam<Target> {
   // Of one value of O worked out by hand: P and O are rounded to the type.
   double tolerance(double magnitude) const {
     return target().fixed() ? 2 * ulp(target().dtype, magnitude) : 1e-6 * std::max(1.0, magnitude);
+  }
+  // Of the difference, in fp32, of two equal sums of `terms` products with these magnitudes in all.
+  static double cancelled(int64_t terms, double magnitudes) {
+    return static_cast<double>(terms) * 0x1p-24 * magnitudes;
   }
   double lse_tolerance(double lse) const { return (target().fixed() ? 1e-5 : 1e-6) * std::max(1.0, std::fabs(lse)); }
 };
@@ -85,6 +95,9 @@ inline std::vector<Target> targets_where(bool (*can)(const Target&)) {
 inline bool has_gradients(const Target& target) {
   return target.gradients;
 }
+inline bool has_deterministic_gradients(const Target& target) {
+  return target.gradients && target.deterministic;
+}
 inline bool has_any_head_dims(const Target& target) {
   return !target.fixed();
 }
@@ -98,6 +111,13 @@ inline bool has_any_head_dims(const Target& target) {
 inline std::vector<double> in_first_column(const std::vector<double>& values, int64_t columns) {
   std::vector<double> rows(values.size() * static_cast<size_t>(columns));
   for (size_t n = 0; n < values.size(); ++n) rows[n * static_cast<size_t>(columns)] = values[n];
+  return rows;
+}
+
+// Rows of `columns` values, all of a row the same.
+inline std::vector<double> in_all_columns(const std::vector<double>& values, int64_t columns) {
+  std::vector<double> rows;
+  for (double value : values) rows.insert(rows.end(), static_cast<size_t>(columns), value);
   return rows;
 }
 

@@ -9,7 +9,22 @@
 namespace tandem::optest {
 namespace {
 
-class Cases : public BackendTest {};
+class Cases : public BackendTest {
+ protected:
+  // P is 1, so that dS is the difference of two equal sums, dO V^T and delta; where dO is 1. dK sums over `rows`.
+  static void expect_zero_scores_gradient(const Problem& problem, const Inputs& inputs, const Results& results,
+                                          int64_t rows) {
+    const auto largest = [](const std::vector<double>& values) {
+      double found = 0;
+      for (double value : values) found = std::max(found, std::fabs(value));
+      return found;
+    };
+    const double terms = static_cast<double>(problem.headdim_v) * largest(inputs.v);
+    const double ds = std::max(1e-6, cancelled(problem.headdim_v, terms)) * problem.scale();
+    expect_near(results.dq, std::vector<double>(results.dq.size(), 0), ds * largest(inputs.k));
+    expect_near(results.dk, std::vector<double>(results.dk.size(), 0), ds * largest(inputs.q) * rows);
+  }
+};
 
 TEST_P(Cases, C01_CausalWithMoreQueriesThanKeys) {
   Problem problem = dense(1, 5, 2, 1, 1, 64, TANDEM_FP16);
@@ -52,8 +67,7 @@ TEST_P(Cases, C03_OneKeyPerSequence) {
   }
   inputs.dout.assign(inputs.dout.size(), 1);
   const Results results = both(problem, inputs);
-  expect_near(results.dq, std::vector<double>(results.dq.size(), 0), 1e-5);
-  expect_near(results.dk, std::vector<double>(results.dk.size(), 0), 1e-5);
+  expect_zero_scores_gradient(problem, inputs, results, 146);
   expect_all(results.dv, 1);
 }
 
@@ -66,8 +80,7 @@ TEST_P(Cases, C04_OneQueryOneKey) {
   const Results results = both(problem, inputs);
   EXPECT_EQ(results.out, inputs.v);
   expect_all(results.dv, 1);
-  expect_near(results.dq, std::vector<double>(results.dq.size()), 1e-5);
-  expect_near(results.dk, std::vector<double>(results.dk.size()), 1e-5);
+  expect_zero_scores_gradient(problem, inputs, results, 1);
 }
 
 TEST_P(Cases, C05_EmptySequencesBeforeALongOne) {
@@ -104,7 +117,7 @@ TEST_P(Cases, C07_NoQueriesAtAll) {
   const Problem problem = packed({0}, {4096}, 2, 1, 64);
   const Results results = both(problem, random_inputs(problem, 7));
   EXPECT_TRUE(results.out.empty());
-  EXPECT_EQ(results.dk.size(), gradients() ? size_t{4096 * 64} : 0);
+  EXPECT_EQ(results.dk.size(), gradients() ? static_cast<size_t>(4096 * problem.headdim) : 0);
   expect_all(results.dk, 0);
   expect_all(results.dv, 0);
 }
@@ -180,9 +193,9 @@ TEST_P(Cases, C16_TheBitsOfARowWhateverTheTailHolds) {
     }
     return inputs;
   }();
-  const Results expected = both(problem, zero_tails);
-  expect_same_bits(expected, both(problem, random_inputs(problem, 16, Poison::kNan)));
-  expect_same_bits(expected, both(problem, random_inputs(problem, 16, Poison::kInfinity)));
+  const Results expected = repeatable(problem, zero_tails);
+  expect_same_bits(expected, repeatable(problem, random_inputs(problem, 16, Poison::kNan)));
+  expect_same_bits(expected, repeatable(problem, random_inputs(problem, 16, Poison::kInfinity)));
 }
 
 TEST_P(Cases, C19_RowsPastTheLastOffset) {
@@ -210,6 +223,7 @@ TEST_P(Cases, C20_GapsBetweenSequences) {
   }();
   const auto without_gaps = [](const std::vector<double>& values, int64_t width) {
     std::vector<double> rows;
+    if (values.empty()) return rows;
     for (int64_t row : {0, 1, 3, 4, 5, 7}) {
       const std::vector<double> kept = rows_of(values, row, 1, width);
       rows.insert(rows.end(), kept.begin(), kept.end());
@@ -223,8 +237,8 @@ TEST_P(Cases, C20_GapsBetweenSequences) {
   tight_inputs.v = without_gaps(inputs.v, d_v);
   tight_inputs.dout = without_gaps(inputs.dout, 2 * d_v);
   tight_inputs.dlse.assign(12, 0);
-  const Results expected = both(tight, tight_inputs);
-  const Results results = both(gaps, inputs);
+  const Results expected = repeatable(tight, tight_inputs);
+  const Results results = repeatable(gaps, inputs);
   EXPECT_TRUE(same_bits(without_gaps(results.out, 2 * d_v), expected.out));
   EXPECT_TRUE(same_bits(without_gaps(results.dq, 2 * d), expected.dq));
   EXPECT_TRUE(same_bits(without_gaps(results.dk, d), expected.dk));
@@ -281,34 +295,34 @@ TEST_P(Cases, C43_SeventyThousandSequencesOfOneToken) {
 TEST_P(Cases, C46_TransposedOutputAndItsGradient) {
   Problem problem = dense(2, 32, 32, 4, 1, 128);
   const Inputs inputs = random_inputs(problem, 46);
-  const Results contiguous = both(problem, inputs);
+  const Results contiguous = repeatable(problem, inputs);
   problem.out_layout.order = problem.dout_layout.order = {0, 2, 1, 3};
-  expect_same_bits(contiguous, both(problem, inputs));
+  expect_same_bits(contiguous, repeatable(problem, inputs));
 }
 
 TEST_P(Cases, C48_InterleavedQkv) {
   for (int64_t headdim : headdims({64, 128})) {
     Problem problem = dense(2, 20, 20, 3, 3, headdim, TANDEM_BF16);
     const Inputs inputs = random_inputs(problem, 48);
-    const Results contiguous = both(problem, inputs);
+    const Results contiguous = repeatable(problem, inputs);
     problem.q_layout.slices = problem.k_layout.slices = problem.v_layout.slices = 3;
     problem.k_layout.slice = 1;
     problem.v_layout.slice = 2;
     problem.gradient_layout.slices = 3;
-    expect_same_bits(contiguous, both(problem, inputs));
+    expect_same_bits(contiguous, repeatable(problem, inputs));
   }
 }
 
 TEST_P(Cases, C49_StridesOfAxesOfSizeOne) {
   Problem problem = dense(2, 10, 12, 4, 1, 16);
   const Inputs inputs = random_inputs(problem, 49);
-  const Results contiguous = both(problem, inputs);
+  const Results contiguous = repeatable(problem, inputs);
   problem.k_layout.huge_strides_on_ones = problem.v_layout.huge_strides_on_ones = true;
   problem.gradient_layout.huge_strides_on_ones = true;
-  expect_same_bits(contiguous, both(problem, inputs));
+  expect_same_bits(contiguous, repeatable(problem, inputs));
   problem.k_layout = problem.v_layout = {};
   problem.k_layout.broadcast = problem.v_layout.broadcast = {2};  // stride 0
-  expect_same_bits(contiguous, both(problem, inputs));
+  expect_same_bits(contiguous, repeatable(problem, inputs));
 }
 
 TEST_P(Cases, C50_MisalignedBasesAndRows) {
@@ -317,24 +331,24 @@ TEST_P(Cases, C50_MisalignedBasesAndRows) {
   for (int32_t dtype : dtypes({TANDEM_BF16, TANDEM_FP32})) {
     Problem problem = dense(2, 10, 12, 2, 2, 64, dtype);
     const Inputs inputs = random_inputs(problem, 50);
-    const Results contiguous = both(problem, inputs);
+    const Results contiguous = repeatable(problem, inputs);
     for (Layout* layout : {&problem.q_layout, &problem.k_layout, &problem.v_layout, &problem.out_layout,
                            &problem.dout_layout, &problem.gradient_layout}) {
       layout->offset = step;
       layout->padding = step;
     }
-    expect_same_bits(contiguous, both(problem, inputs));
+    expect_same_bits(contiguous, repeatable(problem, inputs));
   }
 }
 
 TEST_P(Cases, C51_TransposedViews) {
   Problem problem = dense(1, 62, 62, 4, 4, 128, TANDEM_BF16);
   const Inputs inputs = random_inputs(problem, 51);
-  const Results contiguous = both(problem, inputs);
+  const Results contiguous = repeatable(problem, inputs);
   problem.v_layout.order = {0, 2, 1, 3};
-  expect_same_bits(contiguous, both(problem, inputs));
+  expect_same_bits(contiguous, repeatable(problem, inputs));
   problem.q_layout.order = problem.k_layout.order = {0, 2, 1, 3};
-  expect_same_bits(contiguous, both(problem, inputs));
+  expect_same_bits(contiguous, repeatable(problem, inputs));
 }
 
 TANDEM_ON_EACH_TARGET(Cases);

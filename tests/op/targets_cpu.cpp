@@ -12,8 +12,8 @@ std::unique_ptr<Device> open_device(int32_t) {
 std::vector<Target> targets() {
   return {{"reference", TANDEM_BACKEND_REFERENCE},
           {"tiled", TANDEM_BACKEND_TILED},
-          {"tiled_bf16_72", TANDEM_BACKEND_TILED, false, TANDEM_BF16, 72, 72},
-          {"tiled_fp16_192_128", TANDEM_BACKEND_TILED, false, TANDEM_FP16, 192, 128}};
+          {"tiled_bf16_72", TANDEM_BACKEND_TILED, true, TANDEM_BF16, 72, 72},
+          {"tiled_fp16_192_128", TANDEM_BACKEND_TILED, true, TANDEM_FP16, 192, 128}};
 }
 
 }  // namespace tandem::optest

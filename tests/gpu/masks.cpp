@@ -1,4 +1,4 @@
-#include "forward_masks.h"
+#include "masks.h"
 
 #include <algorithm>
 
@@ -84,6 +84,19 @@ const std::vector<Variant>& score_variants() {
       {"scale -0.2, causal", [](Problem& p) { p.softmax_scale = -0.2, p.causal = true; }},
       {"scale -0.2, softcap, sink", [](Problem& p) { p.softmax_scale = -0.2, p.softcap = 5, set_sink(p); }},
       {"no LSE, causal", [](Problem& p) { p.with_lse = false, p.causal = true; }},
+  };
+  return variants;
+}
+
+const std::vector<Variant>& gradient_variants() {
+  static const std::vector<Variant> variants = {
+      {"dlse", [](Problem& p) { p.with_dlse = true; }},
+      {"dlse, sink, causal", [](Problem& p) { p.with_dlse = p.causal = true, set_sink(p); }},
+      {"dlse, softcap, window (70, 30)", [](Problem& p) { p.with_dlse = true, p.softcap = 5, set_window(p, 70, 30); }},
+      {"deterministic", [](Problem& p) { p.deterministic = true; }},
+      {"deterministic, causal, dlse", [](Problem& p) { p.deterministic = p.causal = p.with_dlse = true; }},
+      {"deterministic, lo and hi, sink",
+       [](Problem& p) { p.deterministic = true, set_sink(p), add_intervals(p, true, true, 6); }},
   };
   return variants;
 }

@@ -18,6 +18,9 @@ const std::vector<Variant>& mask_variants();
 // Softcap, sink, scales, no LSE.
 const std::vector<Variant>& score_variants();
 
+// What only the backward knows: gradients through LSE, the deterministic mode.
+const std::vector<Variant>& gradient_variants();
+
 // Row intervals by chance: full ones, empty ones, wide and narrow ones, and bounds that must be clamped; in some
 // sequences no row sees the first or the last keys.
 void add_intervals(optest::Problem& problem, bool lo, bool hi, uint64_t seed);
