@@ -3,8 +3,10 @@
 #include "core/int_math.h"
 #include "core/mask.h"
 #include "core/problem.h"
+#include "core/status.h"
 #include "sm90/forward/params.h"
 #include "sm90/packed_lengths.h"
+#include "sm90/tensor_map_spec.h"
 
 // Parts of a problem as the kernels' parameters have them. Host arithmetic only.
 namespace tandem::sm90 {
@@ -49,5 +51,26 @@ inline BasicMaskSpec<int> narrow_mask(const AttentionProblem& p) {
   mask.attention_chunk = static_cast<int>(min_of(p.mask.attention_chunk, kMaxCount));
   return mask;
 }
+
+// Packed: one batch entry, the whole buffer. seqlen_q of the buffer is total_q, in dense problems too.
+inline int64_t map_batch(const AttentionProblem& p) {
+  return p.packed ? 1 : p.batch;
+}
+
+// The map of a tensor of heads, axes (headdim, rows, heads, batch); a box is one panel of `box_rows` rows.
+TensorMapSpec head_map_spec(const Tensor& tensor, int64_t headdim, int64_t rows, int64_t heads, int64_t batch,
+                            int box_rows, Swizzle panel);
+
+// Can the copy engine read it? `name`: the argument's, for the sentence.
+Status check_head_map(const char* name, const TensorMapSpec& spec);
+Status check_headdim(const char* name, int64_t headdim);
+
+// How scores become exponents: 2^(log2 * transformed S).
+struct ScoreScale {
+  ScoreTransform transform = ScoreTransform::kNone;
+  float factor = 1;  // of S, in the transform
+  float log2 = 0;    // positive
+};
+ScoreScale score_scale(const AttentionProblem& p);
 
 }  // namespace tandem::sm90

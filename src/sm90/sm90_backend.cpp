@@ -3,6 +3,8 @@
 #include <string>
 
 #include "core/backend.h"
+#include "sm90/backward/launch.h"
+#include "sm90/backward/plan.h"
 #include "sm90/cuda_call.h"
 #include "sm90/device.h"
 #include "sm90/forward/launch.h"
@@ -17,17 +19,35 @@ Status prepare(int32_t device_ordinal) {
   const sm90::DeviceScope scope(device_ordinal);
   TANDEM_RETURN_IF_ERROR(scope.status());
   TANDEM_RETURN_IF_ERROR(sm90::prepare_forward());
+  TANDEM_RETURN_IF_ERROR(sm90::prepare_backward());
   return sm90::prepare_merge();
 }
 
-Status backward_supports(const AttentionProblem& problem) {
-  return Status::unsupported(std::string(problem.backward ? "this is the backward" : "exec.needs_grad is 1") +
-                             ", but the sm90 backend of this version has the forward only");
+// With needs_grad the forward answers for the backward as well.
+Status backward_of_forward_supports(const AttentionProblem& problem) {
+  AttentionProblem backward = problem;
+  backward.backward = true;
+  backward.dout = backward.out;
+  backward.dq = backward.q;
+  backward.dk = backward.k;
+  backward.dv = backward.v;
+  const Status status = sm90::backward_supports(backward);
+  if (status.is_ok()) return status;
+  return {status.code(), "exec.needs_grad is 1, and its backward is refused: " + status.message()};
 }
 
 Status supports(const AttentionProblem& problem) {
-  if (problem.backward || problem.exec.needs_grad) TANDEM_RETURN_IF_ERROR(backward_supports(problem));
+  if (problem.backward) return sm90::backward_supports(problem);
+  if (problem.exec.needs_grad) TANDEM_RETURN_IF_ERROR(backward_of_forward_supports(problem));
   return sm90::forward_supports(problem);
+}
+
+Workspace workspace(const AttentionProblem& problem) {
+  return problem.backward ? sm90::backward_workspace(problem) : sm90::forward_workspace(problem);
+}
+
+Status run(const AttentionProblem& problem) {
+  return problem.backward ? sm90::launch_backward(problem) : sm90::launch_forward(problem);
 }
 
 Status copy_to_host(const Execution& exec, void* host, const void* device, uint64_t bytes) {
@@ -56,8 +76,8 @@ const Backend kSm90Backend = {
     sm90::device_description,
     prepare,
     supports,
-    sm90::forward_workspace,
-    sm90::launch_forward,
+    workspace,
+    run,
     sm90::merge_supports,
     sm90::launch_merge,
     copy_to_host,

@@ -15,6 +15,10 @@ bool has_intervals(const AttentionProblem& p) {
   return p.lo.present() || p.hi.present();
 }
 
+bool differs_between_heads(const RowTensor& intervals) {
+  return intervals.present() && intervals.head_stride != 0;
+}
+
 // Hands out the workspace part by part.
 class Parts {
  public:
@@ -36,6 +40,7 @@ BackwardLayout backward_layout(const AttentionProblem& p, const BackwardTiles& t
   layout.max_m_blocks = max_blocks(p, p.seqlen_q, p.total_q, tiles.block_m);
   layout.max_n_blocks = max_blocks(p, p.seqlen_k, p.total_k, tiles.block_n);
   layout.max_q_blocks = layout.max_m_blocks * p.nheads_q;
+  layout.record_heads = differs_between_heads(p.lo) || differs_between_heads(p.hi) ? p.nheads_k : 1;
   const int64_t rows = layout.max_q_blocks * tiles.block_m;
   Parts parts;
   parts.take(1, sizeof(BackwardWorkspace));
@@ -45,7 +50,7 @@ BackwardLayout backward_layout(const AttentionProblem& p, const BackwardTiles& t
   layout.bounds = parts.take(has_intervals(p) ? layout.max_q_blocks : 0, sizeof(MBlockBounds));
   layout.dsink_partials = parts.take(p.sink.present() ? layout.max_q_blocks : 0, sizeof(float));
   layout.dq = parts.take(rows * tiles.headdim, sizeof(float));
-  layout.records = parts.take(layout.max_n_blocks, sizeof(KeyBlockRecord));
+  layout.records = parts.take(layout.max_n_blocks * layout.record_heads, sizeof(KeyBlockRecord));
   layout.bytes = parts.end();
   return layout;
 }

@@ -24,8 +24,9 @@ struct BackwardLayout {
   uint64_t bounds = 0;          // with interval arrays
   uint64_t dsink_partials = 0;  // with a sink
   uint64_t dq = 0;
-  uint64_t records = 0;  // of n_blocks
-  uint64_t bytes = 0;    // of all
+  int64_t record_heads = 1;  // records of each n_block
+  uint64_t records = 0;
+  uint64_t bytes = 0;  // of all
 };
 
 // Host arithmetic only, as all of this header. Of any problem whose q_blocks and n_blocks can be counted in an int.

@@ -78,14 +78,16 @@ struct BackwardParams {
   BackwardWorkspace* workspace = nullptr;
   const BackwardSequence* sequences = nullptr;  // packed: in the order of work, num_sequences of them; else nullptr
   int num_sequences = 0;
-  const KeyBlockRecord* records = nullptr;  // of each n_block; dense: those of a batch entry lie together
-  const float* lse_log2 = nullptr;  // (q_block, row_value_place): LSE times log2(e); +inf: the row sees no key
-  const float* delta = nullptr;     // as lse_log2
-  float* dq = nullptr;              // (q_block, dq_place): the sums of dS K, not scaled
-  const MBlockBounds* bounds = nullptr;  // (q_block); nullptr: no interval arrays
+  const KeyBlockRecord* records = nullptr;  // (n_block, record_heads); dense: those of a batch entry lie together
+  int record_heads = 1;                     // nheads_k if interval arrays differ between heads
+  const float* lse_log2 = nullptr;          // (q_block, row_value_place): LSE times log2(e); +inf: the row sees no key
+  const float* delta = nullptr;             // as lse_log2
+  float* dq = nullptr;                      // (q_block, dq_place): the sums of dS K, not scaled
+  const MBlockBounds* bounds = nullptr;     // (q_block); nullptr: no interval arrays
 
   int nheads_q = 0;
   int nheads_k = 0;
+  Divisor nheads_k_divisor;
   int qheads_per_khead = 0;
   DenseWork dense_work;  // dense, of n_blocks and nheads_k; packed: n_block by n_block, head by head
 

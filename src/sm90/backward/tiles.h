@@ -15,7 +15,7 @@ struct BackwardTiles {
 
 // From the smallest: a problem runs in the first that covers both its head dims.
 constexpr BackwardTiles kBackwardTiles[] = {
-    {64, 64, 128, 128, 3, 2, true},     //
+    {64, 64, 128, 128, 3, 2, true},    //
     {128, 128, 64, 128, 3, 3, false},  //
 };
 constexpr int kBackwardTilesCount = sizeof(kBackwardTiles) / sizeof(kBackwardTiles[0]);

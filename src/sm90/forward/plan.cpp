@@ -1,7 +1,5 @@
 #include "sm90/forward/plan.h"
 
-#include <algorithm>
-#include <cfloat>
 #include <string>
 
 #include "sm90/forward/tiles.h"
@@ -11,40 +9,6 @@
 namespace tandem::sm90 {
 namespace {
 
-constexpr double kLog2E = 1.4426950408889634;
-
-// A panel of a row is what one TMA box and one row of the swizzle hold, as in the traits.
-Swizzle panel_of(int instance_headdim) {
-  return instance_headdim % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
-}
-
-// Axes of size 1 (rows, heads, batch entries) may have any stride: the copy engine never uses it, but wants a legal
-// one.
-TensorMapSpec tensor_map_spec(const Tensor& tensor, int64_t headdim, int64_t rows, int64_t heads, int64_t batch,
-                              int box_rows, Swizzle panel) {
-  const int64_t bytes = dtype_bytes(tensor.dtype);
-  const int64_t dims[4] = {headdim, rows, heads, batch};
-  const int64_t strides[4] = {1, tensor.row_stride, tensor.head_stride, tensor.batch_stride};
-  TensorMapSpec spec;
-  spec.base = tensor.data;
-  spec.dtype = tensor.dtype;
-  spec.rank = 4;
-  spec.swizzle = panel;
-  for (int axis = 0; axis < 4; ++axis) {
-    spec.dims[axis] = dims[axis];
-    spec.strides_bytes[axis] = dims[axis] == 1 ? 16 : strides[axis] * bytes;
-    spec.box[axis] = 1;
-  }
-  spec.box[0] = static_cast<int32_t>(static_cast<int>(panel) / bytes);
-  spec.box[1] = box_rows;
-  return spec;
-}
-
-// Packed: one batch entry, the whole buffer. seqlen_q of the buffer is total_q, in dense problems too.
-int64_t map_batch(const AttentionProblem& p) {
-  return p.packed ? 1 : p.batch;
-}
-
 struct Maps {
   TensorMapSpec q, k, v, out;
 };
@@ -53,35 +17,23 @@ Maps tensor_maps(const AttentionProblem& p, const ForwardTiles& tiles) {
   const Swizzle qk_panel = panel_of(tiles.headdim);
   const Swizzle v_panel = panel_of(tiles.headdim_v);
   Maps maps;
-  maps.q = tensor_map_spec(p.q, p.headdim, p.total_q, p.nheads_q, map_batch(p), 64, qk_panel);
-  maps.out = tensor_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), 64, v_panel);
+  maps.q = head_map_spec(p.q, p.headdim, p.total_q, p.nheads_q, map_batch(p), 64, qk_panel);
+  maps.out = head_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), 64, v_panel);
   if (p.total_k == 0) {  // never read, but must be legal
     maps.k = maps.q;
     maps.v = maps.out;
   } else {
-    maps.k = tensor_map_spec(p.k, p.headdim, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, qk_panel);
-    maps.v = tensor_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, v_panel);
+    maps.k = head_map_spec(p.k, p.headdim, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, qk_panel);
+    maps.v = head_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, v_panel);
   }
   return maps;
 }
 
-Status check_map(const char* name, const TensorMapSpec& spec) {
-  const Status status = check_tensor_map(spec);
-  if (status.is_ok()) return status;
-  return {status.code(), std::string(name) + ": " + status.message()};
-}
-
 Status check_maps(const Maps& maps) {
-  TANDEM_RETURN_IF_ERROR(check_map("q", maps.q));
-  TANDEM_RETURN_IF_ERROR(check_map("out", maps.out));
-  TANDEM_RETURN_IF_ERROR(check_map("k", maps.k));
-  return check_map("v", maps.v);
-}
-
-Status check_headdim(const char* name, int64_t headdim) {
-  if (headdim % 8 == 0 && headdim <= 256) return Status::ok();
-  return Status::unsupported(std::string(name) + " is " + std::to_string(headdim) +
-                             "; the sm90 backend takes multiples of 8 up to 256");
+  TANDEM_RETURN_IF_ERROR(check_head_map("q", maps.q));
+  TANDEM_RETURN_IF_ERROR(check_head_map("out", maps.out));
+  TANDEM_RETURN_IF_ERROR(check_head_map("k", maps.k));
+  return check_head_map("v", maps.v);
 }
 
 Status check_types(const AttentionProblem& p) {
@@ -115,36 +67,9 @@ Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
   return Status::ok();
 }
 
-// From this on a softcap of any score in range is the score itself, to the last bit of fp32.
-constexpr double kLargestSoftcap = 1e12;
-// Well above the subnormals, which a kernel would take for 0.
-constexpr double kSmallestScale = 1e-30;
-
-ScoreTransform transform_of(const AttentionProblem& p) {
-  if (p.softcap != 0 && p.softcap < kLargestSoftcap) return ScoreTransform::kSoftcap;
-  // Else the order of scores is not that of exponents, or there is none.
-  return p.softmax_scale > kSmallestScale ? ScoreTransform::kNone : ScoreTransform::kMultiply;
-}
-
-// Scores to exponents: 2^(scale_log2 * transformed S).
-void set_score_scale(const AttentionProblem& p, ForwardParams& params) {
-  params.transform = transform_of(p);
-  switch (params.transform) {
-    case ScoreTransform::kNone: params.scale_log2 = static_cast<float>(p.softmax_scale * kLog2E); break;
-    case ScoreTransform::kMultiply:
-      params.score_factor = static_cast<float>(p.softmax_scale);
-      params.scale_log2 = static_cast<float>(kLog2E);
-      break;
-    case ScoreTransform::kSoftcap:
-      params.score_factor = static_cast<float>(std::clamp<double>(p.softmax_scale / p.softcap, -FLT_MAX, FLT_MAX));
-      params.scale_log2 = static_cast<float>(max_of(p.softcap * kLog2E, kSmallestScale));
-      break;
-  }
-}
-
 // Which of the two kinds of instance.
 bool is_general(const AttentionProblem& p) {
-  return p.lo.present() || p.hi.present() || transform_of(p) != ScoreTransform::kNone;
+  return p.lo.present() || p.hi.present() || score_scale(p).transform != ScoreTransform::kNone;
 }
 
 // Of a supported head dim.
@@ -236,7 +161,10 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   params.sink = static_cast<const float*>(p.sink.data);
   params.sink_stride = p.sink.stride;
   params.headdim_v = static_cast<int>(p.headdim_v);
-  set_score_scale(p, params);
+  const ScoreScale scale = score_scale(p);
+  params.transform = scale.transform;
+  params.score_factor = scale.factor;
+  params.scale_log2 = scale.log2;
   set_masks(p, params);
   if (p.packed) {
     set_packed(p, block_m, plan);

@@ -11,6 +11,11 @@ namespace tandem::sm90 {
 // The unit in which the copy engine permutes: 16-byte chunks within rows of so many bytes.
 enum class Swizzle : int { k64Bytes = 64, k128Bytes = 128 };
 
+// Of the panels that rows of `headdim` 16-bit elements lie in.
+TANDEM_HD constexpr Swizzle panel_of(int headdim) {
+  return headdim % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
+}
+
 // Byte offsets within a swizzled panel (one TMA box, aligned to 8 rows): bits 4.. are XORed with bits 7.., two of them
 // at 64 bytes, three at 128.
 TANDEM_HD constexpr uint32_t swizzled(uint32_t offset, Swizzle swizzle) {

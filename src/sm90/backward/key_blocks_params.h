@@ -1,0 +1,19 @@
+#pragma once
+
+#include "sm90/backward/params.h"
+
+namespace tandem::sm90 {
+
+// Keys of an n_block, in every instance.
+constexpr int kKeyBlockKeys = 128;
+
+// Parameter of the kernel that plans the tiles of the backward kernel.
+struct KeyBlockParams {
+  BackwardParams problem;
+  KeyBlockRecord* records = nullptr;
+  int block_m = 0;
+  int dense_key_blocks = 0;
+  int dense_m_blocks = 0;  // of each sequence
+};
+
+}  // namespace tandem::sm90
