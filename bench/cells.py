@@ -18,6 +18,7 @@ HEADDIMS = ("64", "128", "256")
 MASKS = ("none", "causal")
 SEQLENS = ("512", "1024", "2048", "4096", "8192", "16384")
 DTYPES = ("bf16", "fp16")
+OPS = {"forward": 1.0, "backward": 2.5, "forward_backward": 3.5}  # work, in that of the forward
 
 WINDOW = 1024  # "window": a row sees itself and the 1023 keys before it
 DOCUMENT = 2048  # "documents": a row sees the keys of its own document of this many
@@ -78,13 +79,14 @@ class Cell:
 
     def flops(self, op: str = "forward") -> float:
         products = 2.0 * self.batch * self.nheads_q * self.scores() * (self.headdim + self.headdim_v)
-        return products * {"forward": 1, "backward": 2.5}[op]
+        return products * OPS[op]
 
-    def forward_bytes(self) -> int:
-        """Q, K, V, O and LSE, each once."""
+    def bytes(self, op: str = "forward") -> int:
+        """Each input and result once: Q, K, V, O and LSE; backward, dO and the gradients too."""
         rows = self.batch * self.seqlen
         values = self.nheads_q * (self.headdim + self.headdim_v) + self.nheads_k * (self.headdim + self.headdim_v)
-        return rows * (2 * values + 4 * self.nheads_q)
+        forward = rows * (2 * values + 4 * self.nheads_q)
+        return {"forward": 1, "backward": 2, "forward_backward": 3}[op] * forward
 
     def record(self) -> dict[str, Any]:
         """The fields of a line of results that say what was timed."""

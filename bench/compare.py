@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Times Tandem's forward on a GPU against the best others, in turn in one process.
+"""Times Tandem's forward and backward on a GPU against the best others, in turn in one process.
 
     python bench/compare.py --library build/libtandem.so --output bench/results/forward.jsonl
     python bench/compare.py --cells 128:causal:4096,masks --libraries tandem,cudnn,flex --reps 9 --runs 1
+    python bench/compare.py --ops backward,forward_backward --deterministic --output bench/results/backward.jsonl
 
 Protocol: for each cell all libraries run in turn for half a second; then each is called --reps times, in an order that
 rotates, with the L2 cache flushed before each call, and timed by events around the one call. The figures are medians.
---runs passes over all cells follow each other in the process. In the first, rows of each output are held against the
-definition of attention.
+--runs passes over all cells follow each other in the process. In the first, rows of each output and gradient are held
+against the definition of attention. A backward is all that a library launches for the gradients, from an O and an LSE
+that are there.
 
 Libraries: tandem (through libtandem.so); cudnn and fa2 (PyTorch's scaled_dot_product_attention held to one backend);
 fa3 (flash_attn_interface), flex (FlexAttention, compiled), cudnn-graph (the package nvidia-cudnn-frontend); torch (its
@@ -31,7 +33,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cells import SETS, Cell, parse_cells
+from cells import OPS, SETS, Cell, parse_cells
 from libraries import (
     Call,
     CudnnGraph,
@@ -108,23 +110,55 @@ def time_in_turn(calls: dict[str, Callable[[], Any]], timer: Timer, reps: int) -
     return times
 
 
-def error_of(out: torch.Tensor, data: Data) -> float:
-    """Against the definition, in double, for some rows of two heads: norm of the difference over the norm."""
+def one_head(tensor: torch.Tensor, cell: Cell, batch: int, head: int) -> torch.Tensor:
+    return tensor.reshape(cell.batch, cell.seqlen, *tensor.shape[-2:])[batch, :, head].double()
+
+
+def errors_of(results: tuple[torch.Tensor, ...], data: Data, op: str) -> dict[str, float]:
+    """Of each result, for some rows or keys of the first and the last head: norm of the difference from the definition,
+    in double, over the norm of that."""
     cell = data.cell
-    rows = sorted({*range(0, cell.seqlen, max(1, cell.seqlen // CHECKED_ROWS)), cell.seqlen - 1})
-    keys = torch.arange(cell.seqlen, device=out.device)
-    seen = (keys >= data.lo[0, 0, rows, None]) & (keys < data.hi[0, 0, rows, None])
-    differences, values = [], []
-    for batch, head in {(0, 0), (cell.batch - 1, cell.nheads_q - 1)}:
-        key_head = head // (cell.nheads_q // cell.nheads_k)
-        q, k, v, found = (
-            x.reshape(cell.batch, cell.seqlen, *x.shape[-2:])[batch, :, h].double()
-            for x, h in ((data.q, head), (data.k, key_head), (data.v, key_head), (out, head))
-        )
-        scores = (q[rows] @ k.T / cell.headdim**0.5).masked_fill(~seen, -torch.inf)
-        values.append(scores.softmax(-1) @ v)
-        differences.append(found[rows] - values[-1])
-    return (torch.stack(differences).norm() / torch.stack(values).norm()).item()
+    names = {"forward": ("O",), "backward": ("dQ", "dK", "dV"), "forward_backward": ("O", "dQ", "dK", "dV")}[op]
+    found = dict(zip(names, results, strict=True))
+    differences: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    values: dict[str, list[torch.Tensor]] = {name: [] for name in names}
+    for batch, key_head in {(0, 0), (cell.batch - 1, cell.nheads_k - 1)}:
+        for name, right, head in definition(data, batch, key_head, gradients=op != "forward"):
+            if name in found:
+                rows = checked_rows(cell)
+                values[name].append(right[rows])
+                differences[name].append(one_head(found[name], cell, batch, head)[rows] - values[name][-1])
+    return {name: (torch.stack(differences[name]).norm() / torch.stack(values[name]).norm()).item() for name in names}
+
+
+def checked_rows(cell: Cell) -> list[int]:
+    return sorted({*range(0, cell.seqlen, max(1, cell.seqlen // CHECKED_ROWS)), cell.seqlen - 1})
+
+
+def definition(data: Data, batch: int, key_head: int, gradients: bool) -> list[tuple[str, torch.Tensor, int]]:
+    """(name, right values, head) of what belongs to one key head. Without gradients, O has the checked rows only."""
+    cell = data.cell
+    group = cell.nheads_q // cell.nheads_k
+    k, v = (one_head(x, cell, batch, key_head) for x in (data.k, data.v))
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    keys = torch.arange(cell.seqlen, device=k.device)
+    found = []
+    for head in range(key_head * group, (key_head + 1) * group):
+        q, dout = (one_head(x, cell, batch, head) for x in (data.q, data.dout))
+        out, dq = torch.zeros_like(dout), torch.zeros_like(q)
+        chunks = torch.arange(cell.seqlen, device=k.device).split(1024) if gradients else [checked_rows(cell)]
+        for rows in chunks:
+            seen = (keys >= data.lo[0, 0, rows, None]) & (keys < data.hi[0, 0, rows, None])
+            p = (q[rows] @ k.T / cell.headdim**0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+            out[rows] = p @ v
+            if gradients:
+                dp = dout[rows] @ v.T
+                ds = p * (dp - (p * dp).sum(-1, keepdim=True)) / cell.headdim**0.5
+                dq[rows] = ds @ k
+                dk += ds.T @ q[rows]
+                dv += p.T @ dout[rows]
+        found += [("O", out, head), ("dQ", dq, head)]
+    return [*found, ("dK", dk, key_head), ("dV", dv, key_head)]
 
 
 class Bench:
@@ -135,18 +169,20 @@ class Bench:
         self.libraries = make_libraries(arguments)
         self.records: list[Record] = []
         self.faults: list[str] = []
-        self.refused: set[tuple[str, str]] = set()
+        self.refused: set[tuple[str, str, str]] = set()
         self.environment = environment(arguments)
 
     def run(self) -> None:
         started = datetime.datetime.now(datetime.UTC)
         for number in range(1, self.arguments.runs + 1):
-            common = {"run": f"forward-{started:%Y-%m-%dT%H:%M:%SZ}/{number}", "date": f"{started:%Y-%m-%d}"}
+            run = f"{'+'.join(self.arguments.ops)}-{started:%Y-%m-%dT%H:%M:%SZ}/{number}"
+            common = {"run": run, "date": f"{started:%Y-%m-%d}"}
             common |= self.environment
             if self.device.type == "cuda":
                 self.keep([common | self.matmul()])
-            for cell in self.arguments.cells:
-                self.keep([common | line for line in self.time_cell(cell, check=number == 1)])
+            for op in self.arguments.ops:
+                for cell in self.arguments.cells:
+                    self.keep([common | line for line in self.time_cell(cell, op, check=number == 1)])
 
     def keep(self, records: list[Record]) -> None:
         self.records += records
@@ -163,41 +199,48 @@ class Bench:
         print(f"matrix product ({MATMUL_SIZE}^3, bf16, cuBLAS): {tflops} TFLOPS", flush=True)
         return {"op": "matmul", "dtype": "bf16", "library": "cublas", "variant": "", "ms": ms, "tflops": tflops}
 
-    def time_cell(self, cell: Cell, check: bool) -> list[Record]:
-        calls = self.prepare(cell, check)
+    def time_cell(self, cell: Cell, op: str, check: bool) -> list[Record]:
+        calls = self.prepare(cell, op, check)
         if not calls:
             return []
         warm_up(list(calls.values()), self.timer, self.arguments.warm_up)
         times = time_in_turn(calls, self.timer, self.arguments.reps)
-        records = [record(cell, library, times[key(library)]) for library in self.libraries if key(library) in times]
+        timed = [library for library in self.libraries if key(library) in times]
+        records = [record(cell, op, library, times[key(library)]) for library in timed]
         rates = "  ".join(f"{column(one)} {one['tflops']:.4g}" for one in records)
-        print(f"{cell.name:34} {rates}", flush=True)
+        print(f"{self.title(cell, op):34} {rates}", flush=True)
         return records
 
-    def prepare(self, cell: Cell, check: bool) -> dict[str, Call]:
+    @staticmethod
+    def title(cell: Cell, op: str) -> str:
+        return cell.name if op == "forward" else f"{op} {cell.name}"
+
+    def prepare(self, cell: Cell, op: str, check: bool) -> dict[str, Call]:
         """A call of each library that can; those that give something else are named in self.faults."""
         data = Data.make(cell, self.device)
         calls: dict[str, Call] = {}
         for library in self.libraries:
             try:
                 with warnings.catch_warnings(action="ignore"):  # PyTorch's reasons for not having a kernel
-                    call = library.prepare(data)
-                    out = call()
+                    call = library.prepare(data, op)
+                    results = call()
                 self.timer.wait()
             except Exception as error:  # each library has its own
                 self.timer.wait()  # raises if the device itself has failed
-                self.refuse(library, cell, str(error).strip().splitlines())
+                self.refuse(library, cell, op, str(error).strip().splitlines())
                 continue
             calls[key(library)] = call
-            if check and not (error := error_of(out, data)) <= TOLERANCE[cell.dtype]:
-                self.faults.append(f"{cell.name}: {key(library)} is off by {error:.2e}")
-                print(f"WRONG  {self.faults[-1]}", flush=True)
+            for name, error in errors_of(results, data, op).items() if check else ():
+                if not error <= TOLERANCE[cell.dtype]:
+                    self.faults.append(f"{self.title(cell, op)}: {key(library)} is off by {error:.2e} in {name}")
+                    print(f"WRONG  {self.faults[-1]}", flush=True)
         return calls
 
-    def refuse(self, library: Library, cell: Cell, reason: list[str]) -> None:
-        if (key(library), cell.name) not in self.refused:
-            self.refused.add((key(library), cell.name))
-            print(f"{cell.name}: not by {key(library)}: {reason[0][:160] if reason else 'no reason given'}", flush=True)
+    def refuse(self, library: Library, cell: Cell, op: str, reason: list[str]) -> None:
+        if (key(library), cell.name, op) not in self.refused:
+            self.refused.add((key(library), cell.name, op))
+            words = reason[0][:160] if reason else "no reason given"
+            print(f"{self.title(cell, op)}: not by {key(library)}: {words}", flush=True)
 
 
 def key(library: Library) -> str:
@@ -210,10 +253,10 @@ def summary(library: Library, times: list[float]) -> Record:
     return {"library": library.name, "variant": library.variant, **rounded}
 
 
-def record(cell: Cell, library: Library, times: list[float]) -> Record:
-    line = {"op": "forward"} | cell.record() | summary(library, times)
-    line["tflops"] = round(cell.flops() / line["ms"] / 1e9, 4)
-    line["gbps"] = round(cell.forward_bytes() / line["ms"] / 1e6, 1)
+def record(cell: Cell, op: str, library: Library, times: list[float]) -> Record:
+    line = {"op": op} | cell.record() | summary(library, times)
+    line["tflops"] = round(cell.flops(op) / line["ms"] / 1e9, 4)
+    line["gbps"] = round(cell.bytes(op) / line["ms"] / 1e6, 1)
     return line
 
 
@@ -231,6 +274,7 @@ def make_libraries(arguments: argparse.Namespace) -> list[Library]:
     found: list[Library] = []
     if "tandem" in arguments.libraries:
         found += [TandemC(arguments.library)] if "c" in arguments.through else []
+        found += [TandemC(arguments.library, deterministic=True)] if arguments.deterministic else []
         found += [TandemTorch()] if "torch" in arguments.through else []
     for name in arguments.libraries:
         try:
@@ -256,6 +300,8 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=ROOT / "build" / "libtandem.so")
     parser.add_argument("--through", default="c", help="c (libtandem.so), torch (tandem.torch), or c,torch")
+    parser.add_argument("--ops", default="forward", help=f"by commas: {', '.join(OPS)}")
+    parser.add_argument("--deterministic", action="store_true", help="also time the backward's deterministic mode")
     parser.add_argument("--cells", default="table", help=f"cells and sets, by commas; sets: {', '.join(SETS)}")
     parser.add_argument("--libraries", default="tandem,cudnn,fa2,fa3", help="by commas")
     parser.add_argument("--other", nargs=3, action="append", default=[], metavar=("LIBRARY", "VARIANT", "FILE"))
@@ -270,6 +316,9 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     arguments.libraries = arguments.libraries.split(",")
     arguments.through = arguments.through.split(",")
+    arguments.ops = arguments.ops.split(",")
+    if unknown := set(arguments.ops) - set(OPS):
+        parser.error(f"unknown ops: {', '.join(sorted(unknown))}")
     if unknown := set(arguments.libraries) - {"tandem", *OTHERS}:
         parser.error(f"unknown libraries: {', '.join(sorted(unknown))}")
     try:
@@ -285,8 +334,9 @@ def main(words: list[str] | None = None) -> int:
     print(", ".join(bench.environment.values()), flush=True)
     with torch.no_grad():
         bench.run()
-    for found in by_process(bench.records).values():
-        print(f"\n{compact_table(found, Anchors())}\n{relation_table(found)}")
+    for op in bench.arguments.ops:
+        for found in by_process(bench.records, op).values():
+            print(f"\n{op}\n{compact_table(found, Anchors())}\n{relation_table(found)}")
     for fault in bench.faults:
         print(f"WRONG  {fault}")
     print(f"{time.perf_counter() - start:.0f} s")

@@ -1,6 +1,7 @@
 """The implementations that bench/compare.py times. Each turns a cell's tensors into a call of no arguments.
 
-prepare() raises Unsupported where a library has no such attention; the call returns the output, of q's axes.
+prepare() raises Unsupported where a library has no such attention. The call returns O for the op "forward", dQ, dK and
+dV for "backward", and all four for "forward_backward"; in the axes of Q, K and V.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tandem_c import Tandem, TandemError
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-Call = Callable[[], torch.Tensor]
+Call = Callable[[], tuple[torch.Tensor, ...]]
+Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Unsupported(Exception):
@@ -36,6 +38,7 @@ class Data:
     cu_seqlens: torch.Tensor  # int32 (batch + 1)
     lo: torch.Tensor  # int32 (1, 1, seqlen): the keys that each row sees
     hi: torch.Tensor
+    dout: torch.Tensor
 
     @staticmethod
     def make(cell: Cell, device: torch.device, seed: int = 0) -> Data:
@@ -56,6 +59,7 @@ class Data:
             torch.arange(cell.batch + 1, dtype=torch.int32, device=device) * cell.seqlen,
             lo,
             hi,
+            normal(cell.nheads_q, cell.headdim_v),
         )
 
     def new_out(self) -> torch.Tensor:
@@ -71,43 +75,85 @@ class Library(Protocol):
     name: str
     variant: str
 
-    def prepare(self, data: Data) -> Call: ...
+    def prepare(self, data: Data, op: str) -> Call: ...
 
 
 class TandemC:
     """Through libtandem.so: what an inference engine would call. LSE is written."""
 
-    name, variant = "tandem", ""
+    name = "tandem"
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, deterministic: bool = False):
         self.tandem = Tandem(path)
+        self.variant = "deterministic" if deterministic else ""
 
-    def prepare(self, data: Data) -> Call:
-        cell, out = data.cell, data.new_out()
-        tensors = {"q": data.q, "k": data.k, "v": data.v, "out": out, "lse": data.new_lse()}
+    def prepare(self, data: Data, op: str) -> Call:
+        if self.variant and op == "forward":
+            raise Unsupported("the forward always is deterministic")
+        forward = {"q": data.q, "k": data.k, "v": data.v, "out": data.new_out(), "lse": data.new_lse()}
+        run_forward = self._call("forward", forward, data)
+        if op == "forward":
+            return _returning((forward["out"],), run_forward)
+        gradients = {"dq": data.q, "dk": data.k, "dv": data.v}
+        gradients = {name: torch.empty_like(tensor) for name, tensor in gradients.items()}
+        run_backward = self._call("backward", forward | {"dout": data.dout} | gradients, data)
+        if op == "forward_backward":
+            return _returning((forward["out"], *gradients.values()), run_forward, run_backward)
+        run_forward()
+        return _returning(tuple(gradients.values()), run_backward)
+
+    def _call(self, operation: str, tensors: dict[str, torch.Tensor], data: Data) -> Callable[[], None]:
+        cell = data.cell
         lengths = {"max_seqlen_q": cell.seqlen, "max_seqlen_k": cell.seqlen}
         mask: dict[str, Any] = {"causal": int(cell.mask == "causal")}
         if cell.mask == "window":
             mask |= {"has_window": 1, "window_left": WINDOW - 1, "window_right": 0}
         elif cell.mask in ("documents", "prefix"):
             mask |= {"lo": data.lo, "hi": data.hi}
+        options = {"deterministic": self.variant != ""}
         try:
             if cell.packed:
-                tensors |= {"cu_seqlens_q": data.cu_seqlens, "cu_seqlens_k": data.cu_seqlens}
-                run = self.tandem.prepared_call("varlen_forward", tensors, mask, **lengths)
-            else:
-                run = self.tandem.prepared_call("forward", tensors, mask)
+                tensors = tensors | {"cu_seqlens_q": data.cu_seqlens, "cu_seqlens_k": data.cu_seqlens}
+                return self.tandem.prepared_call(f"varlen_{operation}", tensors, mask, **options, **lengths)
+            return self.tandem.prepared_call(operation, tensors, mask, **options)
         except TandemError as error:
             raise Unsupported(str(error)) from error
 
-        def call() -> torch.Tensor:
+
+def _returning(results: tuple[torch.Tensor, ...], *runs: Callable[[], None]) -> Call:
+    def call() -> tuple[torch.Tensor, ...]:
+        for run in runs:
             run()
-            return out
+        return results
 
-        return call
+    return call
 
 
-class TandemTorch:
+class TorchLibrary:
+    """One that torch differentiates: function() gives attention as a function of q, k and v."""
+
+    def function(self, data: Data) -> Function:
+        raise NotImplementedError
+
+    def prepare(self, data: Data, op: str) -> Call:
+        function = self.function(data)
+        if op == "forward":
+            return lambda: (function(data.q, data.k, data.v),)
+        inputs = [x.detach().requires_grad_() for x in (data.q, data.k, data.v)]
+        if op == "backward":
+            with torch.enable_grad():
+                once = function(*inputs)
+            return lambda: torch.autograd.grad(once, inputs, data.dout, retain_graph=True)
+
+        def both() -> tuple[torch.Tensor, ...]:
+            with torch.enable_grad():
+                out = function(*inputs)
+            return (out.detach(), *torch.autograd.grad(out, inputs, data.dout))
+
+        return both
+
+
+class TandemTorch(TorchLibrary):
     """Through the Python package, as a user of PyTorch calls it."""
 
     name, variant = "tandem", "tandem.torch"
@@ -115,22 +161,21 @@ class TandemTorch:
     def __init__(self) -> None:
         self.module = importlib.import_module("tandem.torch")
 
-    def prepare(self, data: Data) -> Call:
+    def function(self, data: Data) -> Function:
         cell = data.cell
         options: dict[str, Any] = {"causal": cell.mask == "causal"}
         if cell.mask == "window":
             options["window"] = (WINDOW - 1, 0)
         elif cell.mask in ("documents", "prefix"):
             options |= {"lo": data.lo, "hi": data.hi}
-        arguments = [data.q, data.k, data.v]
+        offsets = [data.cu_seqlens, data.cu_seqlens] if cell.packed else []
         if cell.packed:
-            arguments += [data.cu_seqlens, data.cu_seqlens]
             options |= {"max_seqlen_q": cell.seqlen, "max_seqlen_k": cell.seqlen}
         attention = self.module.attention_varlen if cell.packed else self.module.attention
-        return lambda: attention(*arguments, **options)
+        return lambda q, k, v: attention(q, k, v, *offsets, **options)
 
 
-class Sdpa:
+class Sdpa(TorchLibrary):
     """torch.nn.functional.scaled_dot_product_attention, held to one backend if one is given."""
 
     variant = ""
@@ -139,22 +184,25 @@ class Sdpa:
         self.name = name
         self.backend = backend
 
-    def prepare(self, data: Data) -> Call:
+    def function(self, data: Data) -> Function:
         cell = data.cell
         if cell.packed or cell.mask not in MASKS:
             raise Unsupported("scaled_dot_product_attention knows dense batches, and no mask or the causal one")
         attention = torch.nn.functional.scaled_dot_product_attention
-        q, k, v = (x.transpose(1, 2) for x in (data.q, data.k, data.v))
         options = {"is_causal": cell.mask == "causal", "enable_gqa": cell.nheads_q != cell.nheads_k}
         backend = self.backend
+
+        def heads_outside(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), **options).transpose(1, 2)
+
         if backend is None:
-            return lambda: attention(q, k, v, **options).transpose(1, 2)
+            return heads_outside
 
-        def call() -> torch.Tensor:
+        def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             with sdpa_kernel(backend):
-                return attention(q, k, v, **options).transpose(1, 2)
+                return heads_outside(q, k, v)
 
-        return call
+        return function
 
 
 class TorchFlash(Sdpa):
@@ -163,24 +211,24 @@ class TorchFlash(Sdpa):
     def __init__(self) -> None:
         super().__init__("fa2", SDPBackend.FLASH_ATTENTION)
 
-    def prepare(self, data: Data) -> Call:
+    def function(self, data: Data) -> Function:
         cell = data.cell
         if not cell.packed and cell.mask != "window":
-            return super().prepare(data)
+            return super().function(data)
         if cell.mask not in (*MASKS, "window") or cell.headdim != cell.headdim_v:
             raise Unsupported("no such mask or headdim")
         flash = torch.ops.aten._flash_attention_forward
         offsets = data.cu_seqlens if cell.packed else None
         window = {"window_size_left": WINDOW - 1, "window_size_right": 0} if cell.mask == "window" else {}
 
-        def call() -> torch.Tensor:
+        def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             lengths = (offsets, offsets, cell.seqlen, cell.seqlen)
-            return flash(data.q, data.k, data.v, *lengths, 0.0, cell.mask == "causal", False, **window)[0]
+            return flash(q, k, v, *lengths, 0.0, cell.mask == "causal", False, **window)[0]
 
-        return call
+        return function
 
 
-class FlashAttention3:
+class FlashAttention3(TorchLibrary):
     """The official package, where it is installed."""
 
     name, variant = "fa3", ""
@@ -188,24 +236,23 @@ class FlashAttention3:
     def __init__(self) -> None:
         self.module = importlib.import_module("flash_attn_interface")
 
-    def prepare(self, data: Data) -> Call:
+    def function(self, data: Data) -> Function:
         cell = data.cell
         if cell.mask not in (*MASKS, "window"):
             raise Unsupported("no such mask")
         options: dict[str, Any] = {"causal": cell.mask == "causal"}
         if cell.mask == "window":
             options["window_size"] = (WINDOW - 1, 0)
-        arguments: list[Any] = [data.q, data.k, data.v]
+        offsets = [data.cu_seqlens, data.cu_seqlens] if cell.packed else []
         if cell.packed:
-            arguments += [data.cu_seqlens, data.cu_seqlens]
             options |= {"max_seqlen_q": cell.seqlen, "max_seqlen_k": cell.seqlen}
         attention = self.module.flash_attn_varlen_func if cell.packed else self.module.flash_attn_func
 
-        def call() -> torch.Tensor:
-            result = attention(*arguments, **options)
+        def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            result = attention(q, k, v, *offsets, **options)
             return result[0] if isinstance(result, tuple) else result
 
-        return call
+        return function
 
 
 class CudnnGraph:
@@ -218,10 +265,10 @@ class CudnnGraph:
         self.handle = self.cudnn.create_handle()
         self.cudnn.set_stream(handle=self.handle, stream=torch.cuda.current_stream().cuda_stream)
 
-    def prepare(self, data: Data) -> Call:
+    def prepare(self, data: Data, op: str) -> Call:
         cell, cudnn = data.cell, self.cudnn
-        if cell.packed or cell.mask not in MASKS:
-            raise Unsupported("only dense batches, and no mask or the causal one, are asked of it here")
+        if cell.packed or cell.mask not in MASKS or op != "forward":
+            raise Unsupported("only the forward of dense batches, and no mask or the causal one, are asked of it here")
         out = data.new_out()
         stats = data.new_lse()[..., None]
         number = {"bf16": cudnn.data_type.BFLOAT16, "fp16": cudnn.data_type.HALF}[cell.dtype]
@@ -242,14 +289,14 @@ class CudnnGraph:
         workspace = torch.empty(graph.get_workspace_size(), dtype=torch.uint8, device=data.q.device)
         pointers = dict(zip([*inputs, result, result_stats], [*memory, heads_outside, stats], strict=True))
 
-        def call() -> torch.Tensor:
+        def call() -> tuple[torch.Tensor, ...]:
             graph.execute(pointers, workspace, handle=self.handle)
-            return out
+            return (out,)
 
         return call
 
 
-class FlexAttention:
+class FlexAttention(TorchLibrary):
     """PyTorch's FlexAttention, compiled, which takes seconds a cell: so only for masks that the others lack."""
 
     name, variant = "flex", ""
@@ -258,48 +305,86 @@ class FlexAttention:
         self.module = importlib.import_module("torch.nn.attention.flex_attention")
         self.attention = torch.compile(self.module.flex_attention, dynamic=False)
 
-    def prepare(self, data: Data) -> Call:
+    def function(self, data: Data) -> Function:
         cell = data.cell
         if cell.packed or cell.mask in MASKS:
             raise Unsupported("only other masks are asked of it")
-        q, k, v = (x.transpose(1, 2) for x in (data.q, data.k, data.v))
         lo, hi = data.lo[0, 0], data.hi[0, 0]
         mask = self.module.create_block_mask(
             lambda batch, head, row, key: (key >= lo[row]) & (key < hi[row]), None, None, cell.seqlen, cell.seqlen,
             device=data.q.device,
         )  # fmt: skip
         gqa = cell.nheads_q != cell.nheads_k
-        return lambda: self.attention(q, k, v, block_mask=mask, enable_gqa=gqa).transpose(1, 2)
+
+        def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            heads_outside = (x.transpose(1, 2) for x in (q, k, v))
+            return self.attention(*heads_outside, block_mask=mask, enable_gqa=gqa).transpose(1, 2)
+
+        return function
 
 
 class SharedObject:
-    """Any implementation in a shared library, bf16, dense, of contiguous tensors:
+    """Any implementation in a shared library, bf16, dense, of contiguous tensors; one of the functions may be missing:
 
     extern "C" int attention_forward_on_stream(const void* q, const void* k, const void* v, void* out, float* lse,
                                                int64_t batch, int64_t seqlen, int64_t heads_q, int64_t heads_k,
                                                int64_t headdim, int causal, void* stream);
+    extern "C" int attention_backward_on_stream(const void* q, const void* k, const void* v, const void* out,
+                                                const void* dout, const float* lse, void* dq, void* dk, void* dv,
+                                                int64_t batch, int64_t seqlen, int64_t heads_q, int64_t heads_k,
+                                                int64_t headdim, int causal, void* stream);
 
     0, or not 0 if it has no such kernel.
     """
 
     def __init__(self, name: str, variant: str, file: str):
         self.name, self.variant = name, variant
-        self.function = ctypes.CDLL(file).attention_forward_on_stream
-        self.function.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 5 + [ctypes.c_int, ctypes.c_void_p]
+        self.library = ctypes.CDLL(file)
 
-    def prepare(self, data: Data) -> Call:
-        cell, out, lse = data.cell, data.new_out(), data.new_lse()
+    def prepare(self, data: Data, op: str) -> Call:
+        cell = data.cell
         dense = not cell.packed and cell.headdim == cell.headdim_v
         if not dense or cell.dtype != "bf16" or cell.mask not in MASKS:
             raise Unsupported("dense bf16, and no mask or the causal one")
-        stream = torch.cuda.current_stream().cuda_stream if data.q.is_cuda else None
-        pointers = [x.data_ptr() for x in (data.q, data.k, data.v, out, lse)]
+        out, lse = data.new_out(), data.new_lse()
+        forward = [data.q, data.k, data.v, out, lse]
+        if op == "forward":
+            return _returning((out,), self._run("attention_forward_on_stream", forward, cell))
+        gradients = [torch.empty_like(x) for x in (data.q, data.k, data.v)]
+        backward = [data.q, data.k, data.v, out, data.dout, lse, *gradients]
+        run_backward = self._run("attention_backward_on_stream", backward, cell)
+        if op == "forward_backward":
+            run_forward = self._run("attention_forward_on_stream", forward, cell)
+            return _returning((out, *gradients), run_forward, run_backward)
+        for to, result in zip((out, lse), torch_forward(data), strict=True):
+            to.copy_(result)
+        return _returning(tuple(gradients), run_backward)
+
+    def _run(self, name: str, tensors: list[torch.Tensor], cell: Cell) -> Callable[[], None]:
+        function = getattr(self.library, name, None)
+        if function is None:
+            raise Unsupported(f"it has no {name}")
+        function.argtypes = [ctypes.c_void_p] * len(tensors) + [ctypes.c_int64] * 5 + [ctypes.c_int, ctypes.c_void_p]
+        stream = torch.cuda.current_stream().cuda_stream if tensors[0].is_cuda else None
+        pointers = [x.data_ptr() for x in tensors]
         sizes = [cell.batch, cell.seqlen, cell.nheads_q, cell.nheads_k, cell.headdim]
 
-        def call(keep: Any = (data, lse)) -> torch.Tensor:
-            status = self.function(*pointers, *sizes, int(cell.mask == "causal"), stream)
+        def run(keep: Any = tensors) -> None:
+            status = function(*pointers, *sizes, int(cell.mask == "causal"), stream)
             if status != 0:
                 raise Unsupported(f"status {status}")
-            return out
 
-        return call
+        return run
+
+
+def torch_forward(data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    """O and LSE, by torch's own kernels."""
+    group = data.cell.nheads_q // data.cell.nheads_k
+    q = data.q.transpose(1, 2)
+    k, v = (x.repeat_interleave(group, 2).transpose(1, 2) for x in (data.k, data.v))
+    aten, causal = torch.ops.aten, data.cell.mask == "causal"
+    if q.is_cuda:
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)
+    else:
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    return out.transpose(1, 2), lse

@@ -35,6 +35,7 @@ class Measurement:
     gpu: str
     driver: str
     date: str
+    op: str = "forward"
     passes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # {column: {run: ms}}
     matmul: dict[str, float] = dataclasses.field(default_factory=dict)  # {run: TFLOPS}
 
@@ -42,7 +43,10 @@ class Measurement:
         return statistics.median(self.passes[name].values())
 
     def tflops(self, name: str) -> float:
-        return self.cell.flops() / self.ms(name) / 1e9
+        return self.flops() / self.ms(name) / 1e9
+
+    def flops(self) -> float:
+        return self.cell.flops(self.op)
 
     def ratio(self, name: str) -> float | None:
         """The other's time over ours, each pass against itself; the median of the passes."""
@@ -67,17 +71,17 @@ def commit() -> str:
     return found or "unknown"
 
 
-def by_process(records: Iterable[Record]) -> dict[str, Found]:
-    """Of each process, in their order, the cells in which it timed Tandem."""
+def by_process(records: Iterable[Record], op: str = "forward") -> dict[str, Found]:
+    """Of each process, in their order, the cells in which it timed Tandem's `op`."""
     processes: dict[str, Found] = {}
     matmul: dict[str, float] = {}
     for record in records:
         if record["op"] == "matmul":
             matmul[record["run"]] = record["tflops"]
-        elif record["op"] == "forward":
+        elif record["op"] == op:
             cell, process = Cell.of_record(record), record["run"].rpartition("/")[0]
             where = {field: record[field] for field in ("commit", "gpu", "driver", "date")}
-            group = processes.setdefault(process, {}).setdefault(cell, Measurement(cell, **where))
+            group = processes.setdefault(process, {}).setdefault(cell, Measurement(cell, op=op, **where))
             group.passes.setdefault(column(record), {})[record["run"]] = record["ms"]
     for process, found in processes.items():
         processes[process] = {cell: group for cell, group in found.items() if "tandem" in group.passes}
@@ -99,8 +103,12 @@ class Anchors:
     def __init__(self, path: pathlib.Path = ANCHORS):
         self.figures = json.loads(path.read_text(encoding="utf-8"))
 
-    def tflops(self, cell: Cell, name: str) -> float | None:
-        rows = self.figures["forward"].get(f"{cell.headdim} {cell.mask}")
+    def tflops(self, cell: Cell, name: str, op: str = "forward") -> float | None:
+        if op == "forward_backward":  # one after the other
+            rates = {part: self.tflops(cell, name, part) for part in ("forward", "backward")}
+            times = [cell.flops(part) / rate for part, rate in rates.items() if rate]
+            return cell.flops(op) / sum(times) if len(times) == len(rates) else None
+        rows = self.figures[op].get(f"{cell.headdim} {cell.mask}")
         plain = cell.dtype == "bf16" and not cell.packed and cell.headdim == cell.headdim_v
         hidden = cell.nheads_q * cell.headdim == cell.nheads_k * cell.headdim == 2048
         if rows is None or not plain or not hidden or cell.seqlen not in self.figures["seqlens"]:
@@ -109,7 +117,7 @@ class Anchors:
 
     def ratio(self, measured: Measurement, name: str) -> float | None:
         """Our speed over what `name` would give here. A goal above the card's own matrix product is that product."""
-        there, cudnn_there = self.tflops(measured.cell, name), self.tflops(measured.cell, "cudnn")
+        there, cudnn_there = (self.tflops(measured.cell, one, measured.op) for one in (name, "cudnn"))
         to_cudnn = measured.ratio("cudnn")
         if there is None or cudnn_there is None or to_cudnn is None:
             return None
@@ -164,8 +172,8 @@ def relations(found: Found) -> list[Relation]:
         for kind, others, wanted in _relatives(cell, found):
             ratios = []
             for run, ms in group.passes["tandem"].items():
-                rates = [other.flops() / found[other].passes["tandem"][run] for other in others]
-                ratios.append(cell.flops() / ms / _on_line(cell.headdim, [other.headdim for other in others], rates))
+                rates = [found[other].flops() / found[other].passes["tandem"][run] for other in others]
+                ratios.append(group.flops() / ms / _on_line(cell.headdim, [other.headdim for other in others], rates))
             names = " and ".join(other.name for other in others)
             result.append(Relation(kind, cell, names, statistics.median(ratios), wanted))
     return result

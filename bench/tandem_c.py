@@ -54,8 +54,8 @@ class Mask(ctypes.Structure):
     ]
 
 
-def params_type(name: str, tensors: str, hints: str = "") -> type[ctypes.Structure]:
-    """A parameter struct of tandem.h with these tensors, then these integers, between exec and mask."""
+def params_type(name: str, tensors: str, hints: str = "", added: str = "") -> type[ctypes.Structure]:
+    """A parameter struct of tandem.h: these tensors, then these integers, between exec and mask; what came later."""
     fields = [("struct_size", ctypes.c_uint64), ("exec", Execution)]
     fields += [(tensor, Tensor) for tensor in tensors.split()]
     fields += [(hint, ctypes.c_int64) for hint in hints.split()]
@@ -66,6 +66,7 @@ def params_type(name: str, tensors: str, hints: str = "") -> type[ctypes.Structu
         ("has_softmax_scale", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
     ]
+    fields += [(field, ctypes.c_int32) for field in added.split()]
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
@@ -74,9 +75,10 @@ BACKWARD = "q k v out lse dout dlse dq dk dv sink dsink"
 PACKED = "cu_seqlens_q cu_seqlens_k"
 USED = "seqused_q seqused_k"
 LENGTHS = "max_seqlen_q max_seqlen_k"
+ADDED = "v_transposed reserved_2"
 PARAMS = {
-    "forward": params_type("ForwardParams", f"{FORWARD} {USED}"),
-    "varlen_forward": params_type("VarlenForwardParams", f"{FORWARD} {PACKED} {USED}", LENGTHS),
+    "forward": params_type("ForwardParams", f"{FORWARD} {USED}", added=ADDED),
+    "varlen_forward": params_type("VarlenForwardParams", f"{FORWARD} {PACKED} {USED}", LENGTHS, ADDED),
     "backward": params_type("BackwardParams", f"{BACKWARD} {USED}"),
     "varlen_backward": params_type("VarlenBackwardParams", f"{BACKWARD} {PACKED} {USED}", LENGTHS),
 }
@@ -126,7 +128,7 @@ class Tandem:
     ) -> Callable[[], None]:
         """Everything but the run: parameters filled in, workspace allocated. On CUDA it runs on torch's current stream.
 
-        mask: fields of tandem_mask, lo and hi as tensors; options: the struct's numbers.
+        mask: fields of tandem_mask, lo and hi as tensors; options: numbers of the struct or of exec.
         """
         params = PARAMS[operation]()
         params.struct_size = ctypes.sizeof(params)
@@ -135,7 +137,7 @@ class Tandem:
         for name, value in (mask or {}).items():
             setattr(params.mask, name, view(value) if isinstance(value, torch.Tensor) else value)
         for name, value in options.items():
-            setattr(params, name, value)
+            setattr(params.exec if hasattr(params.exec, name) else params, name, value)
         device = tensors["q"].device
         if device.type == "cuda":
             params.exec.device_type = CUDA

@@ -6,6 +6,7 @@
 
 README.md: bench/results/cpu.jsonl, to which bench/cpu_compare.py appends; each row is the last run that timed it.
 README.md, docs/SPEED.md, docs/speed_forward.svg: bench/results/forward.jsonl (bench/compare.py); see gpu_figures.py.
+README.md, docs/SPEED.md, docs/speed_backward.svg: bench/results/backward.jsonl, of the same program.
 docs/SPEED.md: bench/results/eager_overhead.jsonl (bench/eager_overhead.py).
 docs/TUNING.md: bench/results/cpu_tiles.jsonl, to which bench/cpu_tiles.py appends; the commit timed last.
 """
@@ -96,11 +97,16 @@ def tile_table(lines: list[str]) -> str:
 TABLES = [
     ("README.md", "bench/results/cpu.jsonl", table),
     ("README.md", "bench/results/forward.jsonl", gpu_figures.summary),
+    ("README.md", "bench/results/backward.jsonl", gpu_figures.backward_summary),
     ("docs/SPEED.md", "bench/results/forward.jsonl", gpu_figures.details),
+    ("docs/SPEED.md", "bench/results/backward.jsonl", gpu_figures.backward_details),
     ("docs/SPEED.md", "bench/results/eager_overhead.jsonl", gpu_figures.eager_calls),
     ("docs/TUNING.md", "bench/results/cpu_tiles.jsonl", tile_table),
 ]
-CHARTS = [("docs/speed_forward.svg", "bench/results/forward.jsonl", gpu_figures.chart)]
+CHARTS = [
+    ("docs/speed_forward.svg", "bench/results/forward.jsonl", gpu_figures.chart),
+    ("docs/speed_backward.svg", "bench/results/backward.jsonl", gpu_figures.backward_chart),
+]
 
 
 def with_table(document: str, source: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The GPU's figures, from the lines of bench/compare.py: a chart, the README's table and those of docs/SPEED.md."""
+"""The GPU's figures, from the lines of bench/compare.py: charts, the README's tables and those of docs/SPEED.md."""
 
 import json
 from collections.abc import Iterable
@@ -9,12 +9,13 @@ from measurements import Anchors, Found, Measurement, Relation, by_process, last
 
 COLORS = {"FA2": "#9aa5b1", "cuDNN": "#6c8ebf", "FA3": "#e0a458", "Tandem": "#2f855a"}
 TITLES = {"fa2": "FA2", "cudnn": "cuDNN", "fa3": "FA3", "tandem": "Tandem", "flex": "FlexAttention"}
-CHART_TITLE = "Attention forward, bf16"
+WORDS = {"forward": "forward", "backward": "backward", "forward_backward": "forward and backward"}
 
 
-def read(lines: Iterable[str]) -> list[Found]:
+def read(lines: Iterable[str], op: str = "forward") -> list[Found]:
     """Of each process, in their order."""
-    return list(by_process(json.loads(line) for line in lines if line.strip()).values())
+    found = by_process((json.loads(line) for line in lines if line.strip()), op)
+    return [one for one in found.values() if one]
 
 
 def table_cells(processes: list[Found]) -> Found:
@@ -33,8 +34,8 @@ def measured_where(found: Found) -> str:
     return f"{all_of('gpu')}, {all_of('driver')}, {all_of('date')}, commit {all_of('commit')}, passes: {passes[-1]}"
 
 
-def chart(lines: Iterable[str]) -> str:
-    found = table_cells(read(lines))
+def chart(lines: Iterable[str], op: str = "forward") -> str:
+    found = table_cells(read(lines, op))
     panels = []
     for headdim in HEADDIMS:
         for mask in MASKS:
@@ -50,7 +51,11 @@ def chart(lines: Iterable[str]) -> str:
                 panels.append(bar_chart.Panel(title, labels, measured))
     used = {title for panel in panels for title in panel.bars}
     colors = {title: color for title, color in COLORS.items() if title in used}
-    return bar_chart.chart(CHART_TITLE, "TFLOPS", panels, colors)
+    return bar_chart.chart(f"Attention {WORDS[op]}, bf16", "TFLOPS", panels, colors)
+
+
+def backward_chart(lines: Iterable[str]) -> str:
+    return chart(lines, "backward")
 
 
 def summary(lines: Iterable[str]) -> str:
@@ -64,20 +69,44 @@ def summary(lines: Iterable[str]) -> str:
         f"Forward, bf16, TFLOPS, and in brackets the ratio to cuDNN in the same run ({measured_where(found)}). 16384 "
         "tokens, hidden size 2048. [SPEED](docs/SPEED.md) has the protocol, every ratio, and other problems.",
         "",
-        f"| headdim | mask | {' | '.join(SEQLENS)} |",
-        "| --- | --- |" + " --: |" * len(SEQLENS),
     ]
+    return "\n".join(rows + ratio_rows(found)) + "\n"
+
+
+def backward_summary(lines: Iterable[str]) -> str:
+    """The same of the backward."""
+    found = table_cells(read(lines, "backward"))
+    rows = [
+        "![TFLOPS of the backward of Tandem and others](docs/speed_backward.svg)",
+        "",
+        f"Backward, bf16, whole (every kernel that it takes), the same figures ({measured_where(found)}).",
+        "",
+    ]
+    return "\n".join(rows + ratio_rows(found)) + "\n"
+
+
+def ratio_rows(found: Found) -> list[str]:
+    rows = [f"| headdim | mask | {' | '.join(SEQLENS)} |", "| --- | --- |" + " --: |" * len(SEQLENS)]
     for headdim in HEADDIMS:
         for mask in MASKS:
             groups = [found.get(cell) for cell in parse_cells(f"{headdim}:{mask}:*")]
             entries = [f"{g.tflops('tandem'):.0f} ({shown(g.ratio('cudnn'))})" if g else "" for g in groups]
             rows.append(f"| {headdim} | {mask} | {' | '.join(entries)} |")
-    return "\n".join(rows) + "\n"
+    return rows
 
 
-def details(lines: Iterable[str]) -> str:
+def backward_details(lines: Iterable[str]) -> str:
+    """docs/SPEED.md: the backward, then forward and backward together."""
+    lines = list(lines)
+    parts = [details(lines, "backward")]
+    if read(lines, "forward_backward"):
+        parts += ["### Forward and backward\n", details(lines, "forward_backward")]
+    return "\n".join(parts)
+
+
+def details(lines: Iterable[str], op: str = "forward") -> str:
     """docs/SPEED.md: a row a cell, then what is held against other cells."""
-    processes = read(lines)
+    processes = read(lines, op)
     table = table_cells(processes)
     parts = [f"Measured on {measured_where(table)}.", "", *cell_rows(table)] if table else []
     others = {cell: group for cell, group in last_of_each(processes).items() if cell not in parse_cells("table")}
@@ -90,16 +119,22 @@ def details(lines: Iterable[str]) -> str:
 
 def cell_rows(found: Found) -> list[str]:
     anchors = Anchors()
+    has_gradients = any(group.op != "forward" for group in found.values())
     head = (
         "| headdim | mask | seqlen | Tandem | cuDNN | ratio | FA2 | ratio | to FA3* | to the goal* | to the control |"
     )
-    rows = [head, "| --- | --- | --: |" + " --: |" * 8]
+    rows = [
+        head + " deterministic |" * has_gradients,
+        "| --- | --- | --: |" + " --: |" * (8 + has_gradients),
+    ]
     for cell, group in found.items():
         entries = [str(cell.headdim), cell.mask, str(cell.seqlen), rate(group, "tandem")]
         for name in ("cudnn", "fa2"):
             entries += [rate(group, name), shown(group.ratio(name))]
         entries += [shown(anchors.ratio(group, name)) for name in ("fa3", "goal")]
-        rows.append(f"| {' | '.join([*entries, shown(group.ratio('prototype'))])} |")
+        entries.append(shown(group.ratio("prototype")))
+        entries += [shown(group.ratio("tandem (deterministic)"))] * has_gradients
+        rows.append(f"| {' | '.join(entries)} |")
     return rows
 
 

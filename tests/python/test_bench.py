@@ -1,4 +1,4 @@
-"""bench/compare.py: the work of its cells, its statistics and tables, and a whole run on the CPU."""
+"""bench/compare.py: the work of its cells, its statistics and tables, the C interface as it calls it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import dataclasses
 import importlib
 import json
 import os
-import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -121,8 +119,12 @@ def at_rate(run: str, library: str, tflops: float, cell: Any = CELL) -> dict[str
     return line(run, library, cell.flops() / tflops / 1e9, cell)
 
 
-def the_process(lines: list[dict[str, Any]]) -> Any:
-    (found,) = measurements.by_process(lines).values()
+def of_op(op: str, record: dict[str, Any]) -> dict[str, Any]:
+    return record | {"op": op}
+
+
+def the_process(lines: list[dict[str, Any]], op: str = "forward") -> Any:
+    (found,) = measurements.by_process(lines, op).values()
     return found
 
 
@@ -155,6 +157,22 @@ def test_anchors_are_scaled_by_what_cudnn_gives() -> None:
     assert anchors.ratio(alone, "fa3") is None
     for change in ({"dtype": "fp16"}, {"packed": True}, {"nheads_k": 4}, {"headdim_v": 64}, {"seqlen": 4000}):
         assert anchors.tflops(dataclasses.replace(CELL, **change), "fa3") is None
+
+
+def test_rates_and_anchors_of_the_backward() -> None:
+    lines = [
+        of_op("backward", line("a/1", "tandem", 2.0)), of_op("backward", line("a/1", "cudnn", 3.0)),
+        of_op("forward_backward", line("a/1", "tandem", 4.0)), line("a/1", "tandem", 9.0),
+    ]  # fmt: skip
+    found = the_process(lines, "backward")[CELL]
+    assert found.ratio("cudnn") == 1.5
+    assert found.tflops("tandem") == 2.5 * CELL.flops() / 2.0 / 1e9
+    assert the_process(lines, "forward_backward")[CELL].tflops("tandem") == 3.5 * CELL.flops() / 4.0 / 1e9
+    anchors = measurements.Anchors()
+    forward, backward, both = (anchors.tflops(CELL, "fa3", op) for op in ("forward", "backward", "forward_backward"))
+    assert both == pytest.approx(3.5 / (1 / forward + 2.5 / backward))
+    there = anchors.tflops(CELL, "cudnn", "backward")
+    assert anchors.ratio(found, "fa3") == pytest.approx(1.5 * there / backward)
 
 
 def test_anchors_are_complete() -> None:
@@ -231,6 +249,28 @@ def test_details() -> None:
     assert any(row.startswith("| 128:none:16384:16/16:fp16 | 600 | cuDNN 500 (1.20), FA2 300 (2.00) |") for row in rows)
 
 
+def backward_table() -> list[str]:
+    lines = []
+    for cell in cells.parse_cells("table"):
+        for op, share in (("backward", 1.0), ("forward_backward", 1.25)):
+            for name, rate, variant in (("tandem", 500, ""), ("cudnn", 400, ""), ("tandem", 450, "deterministic")):
+                ms = share * cell.flops(op) / rate / 1e9
+                lines.append(of_op(op, line("a/1", name, ms, cell, variant)))
+    return [json.dumps(record) for record in lines]
+
+
+def test_figures_of_the_backward() -> None:
+    assert "| 64 | none |" + " 500 (1.25) |" * 6 in gpu_figures.backward_summary(backward_table()).splitlines()
+    first, second = gpu_figures.backward_details(backward_table()).split("### Forward and backward")
+    row = next(
+        row for row in first.splitlines() if row.startswith("| 128 | causal | 4096 | 500 | 400 | 1.25 | - | - |")
+    )
+    assert row.endswith("| - | 1.11 |")  # no control; 500 / 450
+    assert "| 128 | causal | 4096 | 400 | 320 | 1.25 |" in second
+    picture = ElementTree.fromstring(gpu_figures.backward_chart(backward_table()))
+    assert len(picture.findall("{http://www.w3.org/2000/svg}g")) == 6
+
+
 def test_eager_calls_are_the_last_of_each_device() -> None:
     where = {"device": "cuda", "processor": "a GPU", "torch": "2", "commit": "abc"}
     times = [("tandem", 9.0), ("sdpa", 8.0), ("tandem", 5.0)]
@@ -267,7 +307,7 @@ def tandem() -> Any:
 def test_params_are_of_the_size_that_the_library_knows(tandem: Any, operation: str) -> None:
     kind = tandem_c.PARAMS[operation]
     check = getattr(tandem.library, f"tandem_{operation}_check")
-    check(ctypes.byref(kind(struct_size=ctypes.sizeof(kind) - 8)))
+    check(ctypes.byref(kind(struct_size=8)))
     assert f"which is {ctypes.sizeof(kind)} in version" in tandem.last_error()
 
 
@@ -345,75 +385,3 @@ def test_packed_fields_are_where_the_library_reads_them(tandem: Any) -> None:
         expected = torch_definition.gradients(out, parts, (dout[None, of_q].double(),))
         for found, value, of in zip(results.values(), expected, (of_q, of_k, of_k), strict=True):
             torch.testing.assert_close(found[of].double(), value[0], atol=1e-5, rtol=1e-4)
-
-
-# ------------------------------------------------------------------------------------------------------- a whole run
-
-SMALL = ["--device", "cpu", "--tokens", "256", "--hidden", "128", "--reps", "2", "--warm-up", "0"]
-
-
-def run_small(tmp_path: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
-    output = tmp_path / "lines.jsonl"
-    library = str(BUILD / "libtandem.so")
-    status = compare.main([*SMALL, "--library", library, "--output", str(output), "--commit", "abc", *words])
-    return status, [json.loads(line) for line in output.read_text().splitlines()]
-
-
-def test_whole_run(tandem: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = "64:*:128,64:none:128:fp16,128:causal:256:packed,64:none:128:2/1,64/32:causal:128"
-    status, lines = run_small(tmp_path, "--cells", names, "--libraries", "tandem,torch,fa3", "--runs", "2")
-    assert status == 0, capsys.readouterr().out
-    forward = [record for record in lines if record["op"] == "forward"]
-    assert len({record["run"] for record in forward}) == 2
-    assert {record["library"] for record in forward} == {"tandem", "torch"}
-    assert {cells.Cell.of_record(record) for record in forward} == set(cells.parse_cells(names, 256, 128))
-    assert all(0 < record["ms_min"] <= record["ms"] <= record["ms_max"] for record in lines)
-    shown = capsys.readouterr().out
-    assert "without fa3: No module named 'flash_attn_interface'" in shown
-    assert "128:causal:256:1/1:packed: not by torch" in shown
-    assert "fp16 to bf16: 64:none:128:2/2:fp16 / 64:none:128:2/2 = " in shown
-
-
-@pytest.mark.parametrize("mask", ["window", "documents", "prefix"])
-def test_masks_are_held_against_the_definition(tandem: Any, tmp_path: Path, mask: str) -> None:
-    words = ["--cells", f"64:{mask}:4096:1/1", "--libraries", "tandem", "--runs", "1", "--reps", "1"]
-    status, lines = run_small(tmp_path, *words)
-    assert status == 0
-    assert len(lines) == 1
-
-
-OTHER = """
-#include <stdint.h>
-int attention_forward_on_stream(const void* q, const void* k, const void* v, uint16_t* out, float* lse, int64_t batch,
-                                int64_t seqlen, int64_t heads_q, int64_t heads_k, int64_t headdim, int causal,
-                                void* stream) {
-  if (headdim != 64 || heads_k != 1 || causal || stream || !q || !k || !v || !lse) return 1;
-  for (int64_t i = 0; i < batch * seqlen * heads_q * headdim; ++i) out[i] = 0x3f80;  // 1
-  return 0;
-}
-"""
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_a_wrong_library_is_called_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other.c").write_text(OTHER)
-    shared = tmp_path / "other.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", shared, tmp_path / "other.c"], check=True)
-    words = [
-        "--cells",
-        "64:*:128:2/1",
-        "--libraries",
-        "torch",
-        "--other",
-        "ones",
-        "all of them",
-        str(shared),
-        "--runs",
-        "1",
-    ]
-    status, lines = run_small(tmp_path, *words)
-    shown = capsys.readouterr().out
-    assert status == 1
-    assert "WRONG  64:none:128:2/1: ones (all of them) is off by" in shown
-    assert "64:causal:128:2/1: not by ones (all of them): status 1" in shown
-    assert [record["variant"] for record in lines if record["library"] == "ones"] == ["all of them"]
