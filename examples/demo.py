@@ -111,7 +111,7 @@ def embed(
         hidden = model(**inputs).last_hidden_state
         counts = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
         mean = (hidden * counts).sum(1) / counts.sum(1)
-        vectors[batch] = torch.nn.functional.normalize(mean, dim=-1)
+        vectors[batch] = torch.nn.functional.normalize(mean.float(), dim=-1)
     return Embedded(vectors, time.perf_counter() - start, len(batches))
 
 

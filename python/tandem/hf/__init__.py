@@ -12,6 +12,7 @@ soft caps and sinks are supported. What attention in Tandem cannot express is re
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.utils import logging
 
 from tandem.errors import UnsupportedError
+from tandem.hf._fp8 import Fp8
 from tandem.hf._intervals import forget_changed_functions, from_dense_mask, interval_mask, is_interval_mask
 from tandem.torch import attention, attention_varlen
 from tandem.torch._typing import AttentionOptions
 
-__all__ = ["attention_forward", "call_count", "interval_mask", "register", "reset_call_count"]
+__all__ = ["Fp8", "attention_forward", "call_count", "interval_mask", "register", "reset_call_count"]
 
 _logger = logging.get_logger("transformers.tandem")
 
@@ -34,10 +36,16 @@ _REFUSED = ("position_bias", "sinks", "indices", "block_indices", "block_table")
 _calls: Counter[Any] = Counter()
 
 
-def register(name: str = "tandem") -> None:
-    """Makes ``attn_implementation=name`` known to transformers, for models loaded before and after. Idempotent."""
+def register(name: str = "tandem", *, fp8: Fp8 | None = None) -> None:
+    """Makes ``attn_implementation=name`` known to transformers, for models loaded before and after. Idempotent.
+
+    Args:
+        fp8: run attention in fp8, quantising q, k and v in each call; for inference: fp8 has no gradient, and a call
+            that needs one is refused. A name of its own keeps both at hand:
+            ``register("tandem-fp8", fp8=tandem.hf.Fp8())``.
+    """
     forget_changed_functions()
-    AttentionInterface.register(name, attention_forward)
+    AttentionInterface.register(name, attention_forward if fp8 is None else partial(attention_forward, fp8=fp8))
     AttentionMaskInterface.register(name, interval_mask)
 
 
@@ -65,6 +73,7 @@ def attention_forward(
     s_aux: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
+    fp8: Fp8 | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The attention function of "tandem", with the arguments of transformers' own.
@@ -75,6 +84,7 @@ def attention_forward(
             or None: causal if the module is, with the keys' end aligned to the rows' end.
         s_aux: one sink logit per head.
         cu_seq_lens_q, cu_seq_lens_k: offsets of packed sequences (batch 1), used if there is no mask.
+        fp8: how to quantise; None: attention in the type of the query.
 
     Returns:
         (batch, q_length, heads, headdim), and None for the weights, which are never computed.
@@ -96,7 +106,13 @@ def attention_forward(
         options["window"] = _window(sliding_window, causal, max(q.shape[1], k.shape[1]))
         if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
             q, k, v = q.squeeze(0), k.squeeze(0), v.squeeze(0)
-            return attention_varlen(q, k, v, cu_seq_lens_q, cu_seq_lens_k, **options).unsqueeze(0), None
+            if fp8 is not None:
+                out = fp8.attention_varlen(q, k, v, cu_seq_lens_q, cu_seq_lens_k, options)
+            else:
+                out = attention_varlen(q, k, v, cu_seq_lens_q, cu_seq_lens_k, **options)
+            return out.unsqueeze(0), None
+    if fp8 is not None:
+        return fp8.attention(q, k, v, options), None
     return attention(q, k, v, **options), None
 
 
