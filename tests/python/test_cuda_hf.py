@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -116,8 +117,28 @@ def test_compiled_model_in_one_graph() -> None:
     torch.testing.assert_close(got[seen], expected[seen])
 
 
-def test_a_model_that_records_gradients_is_refused_in_words() -> None:
-    model = build(llama).to(DEVICE).bfloat16()
-    model.set_attn_implementation("tandem")
-    with pytest.raises(tandem.UnsupportedError, match=r"needs_grad is 1.*forward only"):
-        model(input_ids=tokens().to(DEVICE))
+@pytest.mark.parametrize("side", ["none", "right"])
+def test_training_step(side: str) -> None:
+    """Gradients no further from those of the model in fp32 than twice its eager attention's are."""
+    inputs = {"input_ids": tokens(length=60), "attention_mask": padding(side, length=60)}
+    inputs = on_gpu({**inputs, "position_ids": position_ids(inputs["attention_mask"])})
+    labels = inputs["input_ids"]
+    if inputs["attention_mask"] is not None:
+        labels = labels.masked_fill(inputs["attention_mask"] == 0, -100)
+
+    weights = build(llama).to(DEVICE).bfloat16()
+
+    def gradients(implementation: str, dtype: torch.dtype) -> list[Tensor]:
+        model = copy.deepcopy(weights).to(dtype)
+        model.set_attn_implementation(implementation)
+        model(**inputs, labels=labels, use_cache=False).loss.backward()
+        return [parameter.grad.double() for parameter in model.parameters()]
+
+    got, rough, exact = (
+        gradients("tandem", torch.bfloat16),
+        gradients("eager", torch.bfloat16),
+        gradients("eager", torch.float32),
+    )
+    assert tandem.hf.call_count() > 0
+    for a, b, right in zip(got, rough, exact, strict=True):
+        assert (a - right).norm() <= 2 * (b - right).norm() + 2 * torch.finfo(torch.bfloat16).eps * right.norm()

@@ -328,15 +328,6 @@ def test_autocast_casts_q_k_and_v() -> None:
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_gradients_are_refused_by_the_forward() -> None:
-    q, k, v = inputs()
-    q.requires_grad_()
-    with pytest.raises(tandem.UnsupportedError, match=r"needs_grad is 1.*forward only"):
-        tt.attention(q, k, v)
-    with torch.no_grad():
-        assert torch.equal(tt.attention(q, k, v), tt.attention(q.detach(), k, v))
-
-
 @pytest.mark.parametrize(
     ("change", "options", "words"),
     [
