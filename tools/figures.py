@@ -7,6 +7,7 @@
 README.md: bench/results/cpu.jsonl, to which bench/cpu_compare.py appends; each row is the last run that timed it.
 README.md, docs/SPEED.md, docs/speed_forward.svg: bench/results/forward.jsonl (bench/compare.py); see gpu_figures.py.
 README.md, docs/SPEED.md, docs/speed_backward.svg: bench/results/backward.jsonl, of the same program.
+docs/TRAINING.md, docs/training.svg: bench/results/training.jsonl (bench/train.py).
 docs/SPEED.md: bench/results/eager_overhead.jsonl (bench/eager_overhead.py).
 docs/TUNING.md: bench/results/cpu_tiles.jsonl, to which bench/cpu_tiles.py appends; the commit timed last.
 """
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 
 import gpu_figures  # noqa: E402
+import training_figures  # noqa: E402
 
 END = "<!-- end of figures -->\n"
 CASE_FIELDS = ("dtype", "batch", "seqlen_q", "nheads_q", "headdim", "memory", "mask", "op")
@@ -101,11 +103,13 @@ TABLES = [
     ("docs/SPEED.md", "bench/results/forward.jsonl", gpu_figures.details),
     ("docs/SPEED.md", "bench/results/backward.jsonl", gpu_figures.backward_details),
     ("docs/SPEED.md", "bench/results/eager_overhead.jsonl", gpu_figures.eager_calls),
+    ("docs/TRAINING.md", "bench/results/training.jsonl", training_figures.table),
     ("docs/TUNING.md", "bench/results/cpu_tiles.jsonl", tile_table),
 ]
 CHARTS = [
     ("docs/speed_forward.svg", "bench/results/forward.jsonl", gpu_figures.chart),
     ("docs/speed_backward.svg", "bench/results/backward.jsonl", gpu_figures.backward_chart),
+    ("docs/training.svg", "bench/results/training.jsonl", training_figures.chart),
 ]
 
 

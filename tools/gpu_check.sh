@@ -13,14 +13,18 @@
 #              (not racecheck: docs/SCHEDULE.md says what it makes of mbarriers)
 #   python     the Python tests marked `cuda`, with the module compiled on this machine; tools/gpu_python.sh says what must
 #              have been packed for it; what an eager call costs goes to the end of bench/results/eager_overhead.jsonl
+#   train      a small model trained through tandem.torch and through PyTorch's attention (bench/train.py), with what the
+#              part `python` needs; its lines of results go to the end of bench/results/training.jsonl
 #   bench      speed beside PyTorch's attention, by bench/compare.py (python3 with torch); its lines of results go to the
 #              end of bench/results/forward.jsonl, from which tools/figures.py writes the documents
+#   bench-backward  the same of the backward, and of forward and backward together; bench/results/backward.jsonl
 #
 # The programs come from FOLDER/tests/gpu (default: build), the library from FOLDER, made here or elsewhere; if they are
 # not there and nvcc is, they are built first. The log (default: FOLDER/gpu_check.log) gets a line for each part: date,
 # commit, part, result, seconds. A part that has passed with the same programs, says the log, is not run again, unless
 # --again: so take the log along from one machine to the next, and bring home tests/model/golden and bench/results.
-# --commit: of the programs, where there is no git to ask.
+# --commit: of the programs, where there is no git to ask. --bench: other options of compare.py in the parts bench (in
+# place of the usual cells and libraries) and bench-backward (after the usual ones), such as a control by --other.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -28,7 +32,7 @@ build=build
 log=
 again=no
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
-bench_options='--cells table,fp16,gqa,headdims,packed,masks --libraries tandem,cudnn,fa2,fa3,flex'
+bench_options=
 parts=()
 while [ $# -gt 0 ]; do
   case $1 in
@@ -37,11 +41,11 @@ while [ $# -gt 0 ]; do
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
     --bench) bench_options=$2; shift 2 ;;
-    unit | op | backward | sanitizer | python | bench) parts+=("$1"); shift ;;
+    unit | op | backward | sanitizer | python | train | bench | bench-backward) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(unit op backward sanitizer python bench)
+[ ${#parts[@]} -gt 0 ] || parts=(unit op backward sanitizer python train bench bench-backward)
 programs=$build/tests/gpu
 log=${log:-$build/gpu_check.log}
 export TANDEM_REQUIRE_GPU=1
@@ -50,7 +54,7 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 
 build_programs() {
   [ -x "$programs/gpu_wrapper_test" ] && return
-  [ "${parts[*]}" != python ] || return 0
+  [[ " ${parts[*]} " =~ ' '(unit|op|backward|sanitizer)' ' ]] || return 0
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
   cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
   cmake --build "$build" -j "$(nproc)" --target tandem wrapper_bits gpu_wrapper_test gpu_merge_test \
@@ -140,7 +144,22 @@ part_bench() {
   mkdir -p bench/results
   # shellcheck disable=SC2086 # several words
   python3 bench/compare.py --library "$build/libtandem.so" --commit "$commit" --output bench/results/forward.jsonl \
-    $bench_options
+    ${bench_options:---cells table,fp16,gqa,headdims,packed,masks --libraries tandem,cudnn,fa2,fa3,flex}
+}
+
+# shellcheck disable=SC2317
+part_bench-backward() {
+  local run=(python3 bench/compare.py --library "$build/libtandem.so" --commit "$commit"
+    --output bench/results/backward.jsonl --deterministic --cells table --libraries 'tandem,cudnn,fa2,fa3')
+  mkdir -p bench/results
+  # shellcheck disable=SC2086 # several words
+  "${run[@]}" --ops backward $bench_options && "${run[@]}" --ops forward_backward --runs 1 $bench_options
+}
+
+# shellcheck disable=SC2317
+part_train() {
+  mkdir -p bench/results
+  tools/gpu_python.sh train "$build" --commit "$commit" --output bench/results/training.jsonl
 }
 
 build_programs

@@ -4,12 +4,13 @@
 #
 #   tools/gpu_python.sh pack BUILD                      where libtandem was built in BUILD: writes BUILD/python_gpu
 #   tools/gpu_python.sh test BUILD [PYTEST_OPTION...]   where the GPU is, with BUILD/python_gpu there
-#   tools/gpu_python.sh eager BUILD [OPTION...]         after test: bench/eager_overhead.py --device cuda
+#   tools/gpu_python.sh eager BUILD [OPTION...]         bench/eager_overhead.py --device cuda
+#   tools/gpu_python.sh train BUILD [OPTION...]         bench/train.py
 #
 # pack puts the installed libtandem, the command line if it was built, Highway's library, and nanobind (of $PYTHON,
 # python3 by default) into BUILD/python_gpu. test compiles the module (python/) against them, with the python3 that has
-# torch and the headers of Python, and runs the tests marked `cuda`; a GPU that is missing is a failure. ($PYTHON names
-# another python3.)
+# torch and the headers of Python, and runs the tests marked `cuda`; a GPU that is missing is a failure. eager and train
+# compile the module if test has not. ($PYTHON names another python3.)
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -53,6 +54,8 @@ run_python() { # ARGUMENT...
     PYTHONDONTWRITEBYTECODE=1 "$python" "$@"
 }
 
+need_module() { compgen -G "$folder/site/tandem/_core.*.so" >/dev/null || build_module; }
+
 case $command in
   pack) pack "$2" ;;
   test)
@@ -60,6 +63,13 @@ case $command in
     build_module
     run_python -m pytest -q -p no:cacheprovider -m cuda --durations=5 "${@:3}" tests/python/test_cuda_*.py
     ;;
-  eager) run_python bench/eager_overhead.py --device cuda "${@:3}" ;;
+  eager)
+    need_module
+    run_python bench/eager_overhead.py --device cuda "${@:3}"
+    ;;
+  train)
+    need_module
+    run_python bench/train.py --device cuda "${@:3}"
+    ;;
   *) usage ;;
 esac
