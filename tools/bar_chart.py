@@ -7,7 +7,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 430, 210
 LEFT, TOP, BOTTOM, GAP = 34, 26, 30, 10  # of a panel, around its plot
 LEGEND_HEIGHT = 30
 BAR_SHARE = 0.86  # of a group's width
-STEP = 200  # between lines of the scale
+STEP = 200  # between lines of the scale, by default
 FONT = 'font-family="Helvetica, Arial, sans-serif"'
 
 
@@ -18,10 +18,13 @@ class Panel:
     bars: dict[str, list[float | None]]  # {series: a value a group}
 
 
-def chart(title: str, unit: str, panels: list[Panel], colors: dict[str, str], columns: int = 2) -> str:
-    """Panels in rows of `columns`, all of one scale; `colors` names the series in the order of their bars."""
+def chart(
+    title: str, unit: str, panels: list[Panel], colors: dict[str, str], columns: int = 2, step: int = STEP
+) -> str:
+    """Panels in rows of `columns`, all of one scale with lines `step` apart; `colors` names the series in the order of
+    their bars."""
     values = [value for panel in panels for bars in panel.bars.values() for value in bars if value is not None]
-    top = (int(max(values) * 1.05) // STEP + 1) * STEP
+    top = (int(max(values) * 1.05) // step + 1) * step
     rows = -(-len(panels) // columns)
     width, height = columns * PANEL_WIDTH, LEGEND_HEIGHT + rows * PANEL_HEIGHT
     parts = [
@@ -33,7 +36,7 @@ def chart(title: str, unit: str, panels: list[Panel], colors: dict[str, str], co
     ]
     for number, panel in enumerate(panels):
         x, y = number % columns * PANEL_WIDTH, LEGEND_HEIGHT + number // columns * PANEL_HEIGHT
-        parts += [f'<g transform="translate({x} {y})">', *draw(panel, colors, top), "</g>"]
+        parts += [f'<g transform="translate({x} {y})">', *draw(panel, colors, top, step), "</g>"]
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -46,11 +49,11 @@ def legend(title: str, colors: dict[str, str]) -> list[str]:
     return parts
 
 
-def draw(panel: Panel, colors: dict[str, str], top: int) -> list[str]:
+def draw(panel: Panel, colors: dict[str, str], top: int, step: int) -> list[str]:
     plot_width, plot_height = PANEL_WIDTH - LEFT - GAP, PANEL_HEIGHT - TOP - BOTTOM
     base = TOP + plot_height
     parts = [text(LEFT + plot_width / 2, 16, panel.title, 11)]
-    for level in range(0, top + 1, STEP):
+    for level in range(0, top + 1, step):
         y = base - plot_height * level / top
         parts.append(f'<path d="M{LEFT} {y:.1f}h{plot_width}" stroke="{"#444" if level == 0 else "#ddd"}"/>')
         parts.append(text(LEFT - 4, y + 3, str(level), anchor="end"))

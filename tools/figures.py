@@ -9,6 +9,8 @@ README.md, docs/SPEED.md, docs/speed_forward.svg: bench/results/forward.jsonl (b
 README.md, docs/SPEED.md, docs/speed_backward.svg: bench/results/backward.jsonl, of the same program.
 docs/TRAINING.md, docs/training.svg: bench/results/training.jsonl (bench/train.py).
 docs/SPEED.md: bench/results/eager_overhead.jsonl (bench/eager_overhead.py).
+docs/ACCURACY.md, docs/errors_fp8.svg: bench/results/errors.jsonl (bench/errors.py) and errors_model.jsonl
+(bench/model_drift.py); see error_figures.py.
 docs/TUNING.md: bench/results/cpu_tiles.jsonl, to which bench/cpu_tiles.py appends; the commit timed last.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "bench")]
 
+import error_figures  # noqa: E402
 import gpu_figures  # noqa: E402
 import training_figures  # noqa: E402
 
@@ -103,6 +106,8 @@ TABLES = [
     ("docs/SPEED.md", "bench/results/forward.jsonl", gpu_figures.details),
     ("docs/SPEED.md", "bench/results/backward.jsonl", gpu_figures.backward_details),
     ("docs/SPEED.md", "bench/results/eager_overhead.jsonl", gpu_figures.eager_calls),
+    ("docs/ACCURACY.md", "bench/results/errors.jsonl", error_figures.table),
+    ("docs/ACCURACY.md", "bench/results/errors_model.jsonl", error_figures.drift),
     ("docs/TRAINING.md", "bench/results/training.jsonl", training_figures.table),
     ("docs/TUNING.md", "bench/results/cpu_tiles.jsonl", tile_table),
 ]
