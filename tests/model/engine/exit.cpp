@@ -40,6 +40,14 @@ void check_block(Machine& machine, Block& block) {
                                                   " has " + std::to_string(barrier.bytes) +
                                                   " bytes more announced than come");
   }
+  for (int id = 0; id < kNamedBarriers; ++id) {
+    const NamedBarrier& barrier = block.named[id];
+    if (barrier.expected == 0) continue;
+    machine.fail(ReportKind::kUnfinishedAtExit, name + " ends, but at " + machine.names().of(Place::named(id)) + " " +
+                                                    std::to_string(barrier.arrived) + " of " +
+                                                    std::to_string(barrier.expected) +
+                                                    " threads have come, and nobody has waited for them");
+  }
 }
 
 }  // namespace

@@ -152,6 +152,11 @@ TEST(NamedBarrier, EveryNumberAndCount) {
   }
 }
 
+TEST(NamedBarrier, ArrivalsThatNobodyWaitsFor) {
+  const RunResult result = run_micro({64}, [] { ptx::named_barrier_arrive(3, 96); });
+  expect_report(result, ReportKind::kUnfinishedAtExit, "at named barrier 3 64 of 96 threads have come");
+}
+
 TEST(NamedBarrier, HalfAWarp) {
   const RunResult result = run_micro({32}, [] {
     if (ptx::lane_index() < 16) ptx::block_sync();

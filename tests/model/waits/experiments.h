@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/machine.h"
+
+namespace tandem::model {
+
+// What was wrong with a run.
+struct Finding {
+  std::string kind;  // a report's, or "wrong result"; empty: nothing
+  std::string message;
+};
+
+// A problem for one kernel, small, that comes to waits which others do not come to.
+struct Experiment {
+  std::string name;
+  std::function<Finding(const Options& options)> run;
+};
+
+std::vector<Experiment> forward_experiments();
+
+}  // namespace tandem::model
