@@ -29,7 +29,7 @@ class BackwardProblem {
   void change(const optest::Problem& problem, const Fill& fill);
 
   // Empty, or what is wrong with the results: values, guards.
-  std::string fault(double most_products = 4e9, GradientErrors* errors = nullptr) const;
+  std::string fault(double most_products = 2e9, GradientErrors* errors = nullptr) const;
   // Of gradients that should have the same bits.
   bool same_bits(const BackwardProblem& other, const Fill& fill = {}) const;
   std::string text() const { return forward_.text(); }
@@ -52,6 +52,6 @@ class BackwardProblem {
 
 // Runs alone and compares. Empty: all is well.
 std::string check_backward(const optest::Problem& problem, const Fill& fill = {}, bool head_major = false,
-                           double most_products = 4e9);
+                           double most_products = 2e9);
 
 }  // namespace tandem::gpu_test
