@@ -24,7 +24,7 @@ def cells(lines: Iterable[str]) -> dict[Cell, dict[str, Record]]:
         if any(other["run"] != record["run"] for other in found.get(cell, {}).values()):
             del found[cell]
         found.setdefault(cell, {})[record["variant"]] = record
-    return found
+    return dict(sorted(found.items()))
 
 
 def length(seqlen: int) -> str:

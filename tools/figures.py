@@ -115,6 +115,7 @@ CHARTS = [
     ("docs/speed_forward.svg", "bench/results/forward.jsonl", gpu_figures.chart),
     ("docs/speed_backward.svg", "bench/results/backward.jsonl", gpu_figures.backward_chart),
     ("docs/training.svg", "bench/results/training.jsonl", training_figures.chart),
+    ("docs/errors_fp8.svg", "bench/results/errors.jsonl", error_figures.chart),
 ]
 
 
