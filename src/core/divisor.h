@@ -25,7 +25,6 @@ struct Divisor {
   TANDEM_HD constexpr uint32_t quotient(uint32_t n) const {
     return static_cast<uint32_t>(uint64_t{n} * multiplier >> 31 >> shift);
   }
-  TANDEM_HD constexpr uint32_t remainder(uint32_t n) const { return n - quotient(n) * divisor; }
 };
 
 }  // namespace tandem

@@ -193,4 +193,42 @@ TANDEM_HD constexpr BasicTileBounds<Int> tile_bounds(const BasicMaskSpec<Int>& m
   return bounds;
 }
 
+// A mask without chunks as a band along the diagonal, for kernels: a row at position p = i + d sees those of the keys
+// [p - before, p + after] that exist. An open side is as wide as can be, so that nothing asks whether there is one.
+// Lengths are at most 2^29, and so no sum overflows.
+struct BandMask {
+  static constexpr int kOpen = 1 << 30;
+  int before = kOpen;
+  int after = kOpen;
+  bool top_left = false;
+};
+
+TANDEM_HD constexpr BandMask band_mask(const BasicMaskSpec<int>& mask) {
+  BandMask band;
+  if (mask.window_left >= 0) band.before = mask.window_left;
+  if (mask.window_right >= 0) band.after = mask.window_right;
+  if (mask.causal) band.after = 0;
+  band.top_left = mask.top_left;
+  return band;
+}
+
+// As row_interval(), of any row >= 0; if it is empty, lo and hi are equal, but not always 0.
+TANDEM_HD constexpr BasicRowInterval<int> band_interval(const BandMask& band, int row, int seqlen_q, int seqlen_k) {
+  const int position = row + (band.top_left ? 0 : seqlen_k - seqlen_q);
+  return {min_of(max_of(position - band.before, 0), seqlen_k), min_of(max_of(position + band.after + 1, 0), seqlen_k)};
+}
+
+// As tile_bounds(); min_hi and max_lo count where no row is empty. Of the rows that see nothing, the first ones end at
+// key 0 and the last ones begin at seqlen_k; the band of some row in between would meet the keys.
+TANDEM_HD constexpr BasicTileBounds<int> band_bounds(const BandMask& band, int row_begin, int row_end, int seqlen_q,
+                                                     int seqlen_k) {
+  row_end = min_of(row_end, seqlen_q);
+  if (row_begin >= row_end) return {};
+  const BasicRowInterval<int> first = band_interval(band, row_begin, seqlen_q, seqlen_k);
+  const BasicRowInterval<int> last = band_interval(band, row_end - 1, seqlen_q, seqlen_k);
+  const bool any_visible = first.lo < seqlen_k && last.hi > 0;
+  if (!any_visible) return {0, 0, 0, 0, false, true};
+  return {first.lo, last.lo, first.hi, last.hi, true, first.hi == 0 || last.lo == seqlen_k};
+}
+
 }  // namespace tandem

@@ -18,7 +18,6 @@ struct BasicWorkTile {
   Int head = 0;
   Int batch = 0;
 };
-using WorkTile = BasicWorkTile<int64_t>;
 
 // Heads are taken in groups, which work on the same key blocks at about the same time; inside
 // a group, m_block by m_block over all heads. `longest_first` runs the m_blocks from the last to the first: where late
@@ -34,21 +33,8 @@ TANDEM_HD constexpr bool late_rows_are_longer(const BasicMaskSpec<Int>& mask) {
   return mask.causal || mask.window_right >= 0;
 }
 
-// Dense: every sequence has m_blocks of them; indices run from 0 to m_blocks * nheads * batch. Groups run over the
-// heads of all sequences, batch-major; the last may be smaller.
-TANDEM_HD constexpr WorkTile work_tile(int64_t index, int64_t m_blocks, int64_t nheads, int64_t batch,
-                                       WorkOrder order) {
-  const int64_t tiles_per_group = m_blocks * order.head_group;
-  const int64_t group_begin = index / tiles_per_group * order.head_group;
-  const int64_t group_size = min_of(order.head_group, nheads * batch - group_begin);
-  const int64_t in_group = index % tiles_per_group;
-  const int64_t step = in_group / group_size;
-  const int64_t head = group_begin + in_group % group_size;
-  return {order.longest_first ? m_blocks - 1 - step : step, head % nheads, head / nheads};
-}
-
-// The same for kernels, whose divisors the host knows; fewer than 2^31 tiles. `heads`: of all sequences that share
-// groups.
+// The order of work in one group after the other, by divisors that the host knows; fewer than 2^31 tiles. `heads`: of
+// all sequences that share groups, of which the last may be smaller.
 struct WorkGroups {
   Divisor heads_per_group, heads_in_last_group;
   int full_groups = 0;
@@ -73,7 +59,8 @@ struct WorkGroups {
   }
 };
 
-// Dense work: work_tile() by its divisors.
+// Dense: every sequence has m_blocks of them; indices run from 0 to m_blocks * nheads * batch. Groups run over the
+// heads of all sequences, batch-major.
 struct DenseWork {
   WorkGroups groups;
   Divisor nheads, tiles_per_group;
@@ -113,19 +100,6 @@ TANDEM_HD constexpr int64_t find_sequence(const Int* prefix, int64_t count, int6
     }
   }
   return low;
-}
-
-// Packed: sequence s has block_prefix[s + 1] - block_prefix[s] m_blocks (block_prefix: batch + 1 values from 0);
-// indices run from 0 to block_prefix[batch] * nheads. Sequence by sequence, each in the dense order.
-template <typename Int>
-TANDEM_HD constexpr WorkTile packed_work_tile(int64_t index, const Int* block_prefix, int64_t nheads, int64_t batch,
-                                              WorkOrder order) {
-  const int64_t sequence = find_sequence(block_prefix, batch, index / nheads);
-  const int64_t first_block = block_prefix[sequence];
-  const int64_t m_blocks = block_prefix[sequence + 1] - first_block;
-  WorkTile tile = work_tile(index - first_block * nheads, m_blocks, nheads, 1, order);
-  tile.batch = sequence;
-  return tile;
 }
 
 }  // namespace tandem

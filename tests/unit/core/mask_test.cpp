@@ -290,5 +290,63 @@ TEST(Mask32, AgreesWithMask64) {
   }
 }
 
+// The band is what masks without chunks are to the kernels.
+TEST(Band, ShowsARowWhatItsMaskDoes) {
+  for (const bool causal : {false, true}) {
+    for (const bool top_left : {false, true}) {
+      for (const int left : {-1, 0, 3, 40, 1 << 29}) {
+        for (const int right : {-1, 0, 2, 40, 1 << 29}) {
+          const BasicMaskSpec<int> mask{causal, top_left, left, right, 0};
+          const BandMask band = band_mask(mask);
+          for (const int seqlen_q : {1, 7, 16, 30}) {
+            for (const int seqlen_k : {0, 1, 9, 16, 30}) {
+              for (int row = 0; row < seqlen_q; ++row) {
+                const BasicRowInterval<int> expected = row_interval(mask, row, seqlen_q, seqlen_k);
+                const BasicRowInterval<int> interval = band_interval(band, row, seqlen_q, seqlen_k);
+                EXPECT_EQ(interval.lo == interval.hi, expected.empty());
+                EXPECT_TRUE(0 <= interval.lo && interval.hi <= seqlen_k);
+                if (!expected.empty()) EXPECT_TRUE(interval == expected);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Band, BoundsTilesAsItsMaskDoes) {
+  for (const bool top_left : {false, true}) {
+    for (const int left : {-1, 0, 3, 40}) {
+      for (const int right : {-1, 0, 2, 40}) {
+        const BasicMaskSpec<int> mask{false, top_left, left, right, 0};
+        const BandMask band = band_mask(mask);
+        for (const int seqlen_q : {1, 7, 16, 30}) {
+          for (const int seqlen_k : {0, 1, 9, 16, 30}) {
+            for (int row = 0; row < seqlen_q + 4; ++row) {
+              const BasicTileBounds<int> expected = tile_bounds(mask, row, row + 4, seqlen_q, seqlen_k);
+              const BasicTileBounds<int> bounds = band_bounds(band, row, row + 4, seqlen_q, seqlen_k);
+              EXPECT_EQ(bounds.any_visible, expected.any_visible);
+              EXPECT_EQ(bounds.has_empty, expected.has_empty);
+              EXPECT_TRUE(bounds.min_lo == expected.min_lo && bounds.max_hi == expected.max_hi);
+              if (expected.has_empty) continue;
+              EXPECT_TRUE(bounds.max_lo == expected.max_lo && bounds.min_hi == expected.min_hi);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The longest sequences that the kernels take, and windows as wide.
+TEST(Band, DoesNotOverflow) {
+  constexpr int kLongest = 1 << 29;
+  const BandMask band = band_mask({false, false, kLongest, kLongest, 0});
+  EXPECT_TRUE(band_interval(band, kLongest - 1, kLongest, kLongest) == (BasicRowInterval<int>{0, kLongest}));
+  EXPECT_TRUE(band_interval(BandMask{}, kLongest - 1, kLongest, kLongest) == (BasicRowInterval<int>{0, kLongest}));
+  EXPECT_TRUE(band_interval(BandMask{}, 0, kLongest, 1) == (BasicRowInterval<int>{0, 1}));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <set>
-#include <tuple>
 #include <vector>
 
 #include "core/block_range.h"
@@ -12,59 +10,36 @@
 namespace tandem {
 namespace {
 
-using Key = std::tuple<int64_t, int64_t, int64_t>;
-
-Key key(const WorkTile& tile) {
-  return {tile.batch, tile.head, tile.m_block};
-}
-
-TEST(WorkTiles, DenseOrderIsAPermutationByGroups) {
-  for (int64_t m_blocks = 1; m_blocks <= 5; ++m_blocks) {
-    for (int64_t nheads = 1; nheads <= 5; ++nheads) {
-      for (int64_t batch = 1; batch <= 4; ++batch) {
-        for (int64_t group : {1, 2, 3, 4, 7, 32}) {
-          for (bool longest_first : {false, true}) {
-            std::set<Key> seen;
-            int64_t previous_group = 0;
-            int64_t previous_block = -1;
-            for (int64_t index = 0; index < m_blocks * nheads * batch; ++index) {
-              const WorkTile tile = work_tile(index, m_blocks, nheads, batch, {group, longest_first});
-              ASSERT_TRUE(0 <= tile.m_block && tile.m_block < m_blocks);
-              ASSERT_TRUE(0 <= tile.head && tile.head < nheads);
-              ASSERT_TRUE(0 <= tile.batch && tile.batch < batch);
-              ASSERT_TRUE(seen.insert(key(tile)).second) << "tile handed out twice";
-              const int64_t this_group = (tile.batch * nheads + tile.head) / group;
-              ASSERT_GE(this_group, previous_group) << "a group is finished before the next begins";
-              if (this_group == previous_group && previous_block >= 0) {
-                ASSERT_TRUE(longest_first ? tile.m_block <= previous_block : tile.m_block >= previous_block);
-              }
-              previous_group = this_group;
-              previous_block = tile.m_block;
-            }
-          }
-        }
-      }
+// Group by group, in each m_block by m_block over its heads.
+std::vector<BasicWorkTile<int>> order_of_work(int m_blocks, int nheads, int batch, WorkOrder order) {
+  std::vector<BasicWorkTile<int>> tiles;
+  const int heads = nheads * batch;
+  for (int begin = 0; begin < heads; begin += static_cast<int>(order.head_group)) {
+    const int end = std::min(begin + static_cast<int>(order.head_group), heads);
+    for (int step = 0; step < m_blocks; ++step) {
+      const int m_block = order.longest_first ? m_blocks - 1 - step : step;
+      for (int head = begin; head < end; ++head) tiles.push_back({m_block, head % nheads, head / nheads});
     }
   }
+  return tiles;
 }
 
-TEST(WorkTiles, PackedOrderIsAPermutation) {
-  const std::vector<std::vector<int32_t>> counts = {{1},       {0, 3},         {3, 0}, {0, 0, 2, 0, 1, 0},
-                                                    {4, 1, 2}, {1, 1, 1, 1, 1}};
-  for (const std::vector<int32_t>& blocks : counts) {
-    std::vector<int32_t> prefix = {0};
-    for (int32_t count : blocks) prefix.push_back(prefix.back() + count);
-    const int64_t batch = static_cast<int64_t>(blocks.size());
-    for (int64_t nheads = 1; nheads <= 5; ++nheads) {
-      for (int64_t group : {1, 2, 3, 32}) {
-        for (bool longest_first : {false, true}) {
-          std::set<Key> seen;
-          for (int64_t index = 0; index < prefix.back() * nheads; ++index) {
-            const WorkTile tile = packed_work_tile(index, prefix.data(), nheads, batch, {group, longest_first});
-            ASSERT_TRUE(0 <= tile.batch && tile.batch < batch);
-            ASSERT_TRUE(0 <= tile.m_block && tile.m_block < blocks[static_cast<size_t>(tile.batch)]);
-            ASSERT_TRUE(0 <= tile.head && tile.head < nheads);
-            ASSERT_TRUE(seen.insert(key(tile)).second) << "tile handed out twice";
+TEST(DenseWork, GoesBlockByBlockThroughGroupsOfHeads) {
+  for (int m_blocks : {1, 2, 3, 5}) {
+    for (int nheads : {1, 3, 5, 8}) {
+      for (int batch : {1, 2, 7}) {
+        for (int64_t group : {1, 2, 3, 4, 32}) {
+          for (bool longest_first : {false, true}) {
+            const WorkOrder order{group, longest_first};
+            const DenseWork work(m_blocks, nheads, batch, order);
+            const std::vector<BasicWorkTile<int>> expected = order_of_work(m_blocks, nheads, batch, order);
+            ASSERT_EQ(work.tiles, static_cast<int>(expected.size()));
+            for (int index = 0; index < work.tiles; ++index) {
+              const BasicWorkTile<int> tile = work.tile(index);
+              EXPECT_EQ(tile.m_block, expected[static_cast<size_t>(index)].m_block);
+              EXPECT_EQ(tile.head, expected[static_cast<size_t>(index)].head);
+              EXPECT_EQ(tile.batch, expected[static_cast<size_t>(index)].batch);
+            }
           }
         }
       }
@@ -85,8 +60,9 @@ TEST(WorkTiles, LongestFirstHoldsForCausal) {
       for (int64_t seqlen_k = 0; seqlen_k <= 12; ++seqlen_k) {
         const int64_t m_blocks = ceil_div(seqlen_q, kBlockM);
         int64_t previous = INT64_MAX;
-        for (int64_t index = 0; index < m_blocks * 3; ++index) {
-          const int64_t row = work_tile(index, m_blocks, 3, 1, {3, true}).m_block * kBlockM;
+        const DenseWork work(m_blocks, 3, 1, {3, true});
+        for (int index = 0; index < work.tiles; ++index) {
+          const int64_t row = work.tile(index).m_block * kBlockM;
           const BlockRange range = block_range(tile_bounds(mask, row, row + kBlockM, seqlen_q, seqlen_k), kBlockN);
           ASSERT_LE(range.end - range.begin, previous) << seqlen_q << ", " << seqlen_k << ", index " << index;
           previous = range.end - range.begin;
@@ -126,33 +102,9 @@ TEST(Divisor, DividesAsDivisionDoes) {
            {static_cast<int64_t>(multiple) - 1, static_cast<int64_t>(multiple), static_cast<int64_t>(multiple) + 1}) {
         if (n < 0 || n > kLargest) continue;
         ASSERT_EQ(divisor.quotient(static_cast<uint32_t>(n)), static_cast<uint32_t>(n) / d) << n << " / " << d;
-        ASSERT_EQ(divisor.remainder(static_cast<uint32_t>(n)), static_cast<uint32_t>(n) % d) << n << " % " << d;
       }
     }
     ASSERT_EQ(divisor.quotient(kLargest), kLargest / d) << d;
-  }
-}
-
-TEST(DenseWork, IsWorkTile) {
-  for (int64_t m_blocks : {1, 2, 5}) {
-    for (int64_t nheads : {1, 3, 8}) {
-      for (int64_t batch : {1, 2, 7}) {
-        for (int64_t group : {1, 2, 3, 32}) {
-          for (bool longest_first : {false, true}) {
-            const WorkOrder order{group, longest_first};
-            const DenseWork work(m_blocks, nheads, batch, order);
-            ASSERT_EQ(work.tiles, m_blocks * nheads * batch);
-            for (int index = 0; index < work.tiles; ++index) {
-              const WorkTile expected = work_tile(index, m_blocks, nheads, batch, order);
-              const BasicWorkTile<int> tile = work.tile(index);
-              EXPECT_EQ(tile.m_block, expected.m_block);
-              EXPECT_EQ(tile.head, expected.head);
-              EXPECT_EQ(tile.batch, expected.batch);
-            }
-          }
-        }
-      }
-    }
   }
 }
 
