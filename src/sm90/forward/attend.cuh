@@ -2,14 +2,17 @@
 
 #include <cstdint>
 
+#include "core/mask.h"
 #include "sm90/forward/params.h"
-#include "sm90/forward/row_keys.cuh"
 #include "sm90/forward/traits.h"
+#include "sm90/forward/visible_keys.cuh"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/fence.cuh"
+#include "sm90/ptx/math.cuh"
 #include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/named_barrier.cuh"
+#include "sm90/ptx/warp.cuh"
 #include "sm90/ptx/wgmma.cuh"
 #include "sm90/tile/apply_mask.cuh"
 #include "sm90/tile/fragment.cuh"
@@ -24,9 +27,10 @@ namespace tandem::sm90 {
 template <typename Traits>
 struct ConsumerState {
   float acc_s[Traits::kBlockN / 2];          // (64, kBlockN): S, then P
-  float acc_o[Traits::kHeadDimV / 2];        // (64, kHeadDimV): O, not normalized
+  float acc_o[Traits::kHeadDimV / 2];        // (64, kHeadDimV): O, not normalized; anything before the tile's first P V
   uint32_t frag_p[Traits::kBlockN / 16][4];  // (64, kBlockN) in the element type
   SoftmaxRows rows;
+  bool o_begun;                      // P V of this tile has been issued, so that acc_o holds O
   BasicRowInterval<int> visible[2];  // what this thread's rows see, for masked blocks
   PipelineState<Traits::kKStages> k_pipe;
   PipelineState<Traits::kVStages> v_pipe;
@@ -70,18 +74,19 @@ TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int q, int stag
   ptx::wgmma_commit();
 }
 
-// O += P V. (64, kBlockN) x (kBlockN, kHeadDimV)
+// O = P V of a tile's first key block, and then O += P V. (64, kBlockN) x (kBlockN, kHeadDimV)
 template <typename Traits>
-TANDEM_DEVICE void issue_pv(float (&acc_o)[Traits::kHeadDimV / 2], const uint32_t (&frag_p)[Traits::kBlockN / 16][4],
-                            int stage) {
+TANDEM_DEVICE void issue_pv(ConsumerState<Traits>& state) {
   using VTile = typename Traits::VTile;
-  const uint32_t v_offset = static_cast<uint32_t>(stage) * VTile::kBytes;
+  const uint32_t v_offset = static_cast<uint32_t>(state.v_pipe.index) * VTile::kBytes;
   TANDEM_UNROLL
   for (int step = 0; step < Traits::kBlockN / 16; ++step) {
     ptx::Wgmma<typename Traits::Element, Traits::kHeadDimV>::template rs<ptx::Major::kMn>(
-        acc_o, frag_p[step], advance(VTile::mn_major(Traits::kSmemV, step), v_offset), true);
+        state.acc_o, state.frag_p[step], advance(VTile::mn_major(Traits::kSmemV, step), v_offset),
+        step > 0 || state.o_begun);
   }
   ptx::wgmma_commit();
+  state.o_begun = true;
 }
 
 // What this thread's rows see; only masked blocks ask. Rows past the sequence's end, whose results are dropped, see
@@ -98,7 +103,7 @@ TANDEM_DEVICE void find_visible_keys(BasicRowInterval<int> (&visible)[2], const 
     const int row = place.first_row + w * kFragmentRows + fragment_row(half);
     visible[half] = {0, k_len};
     if (row < rows.q_len) {
-      visible[half] = row_keys<Traits>(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch);
+      visible[half] = visible_keys<Traits>(params, rows.q_begin, row, rows.q_len, k_len, place.head, place.batch);
     }
   }
 }
@@ -116,14 +121,21 @@ TANDEM_DEVICE void transform_and_mask(ConsumerState<Traits>& state, const Forwar
   apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
 }
 
-// Rare: a row has outgrown the reference of its softmax. Its scores may have overflowed in 2^S, so they are computed
-// again, by this warp alone, from Q and K as they lie in shared memory. P, the block's sums and O of the rows that have
-// outgrown are made anew; those of other rows stay as they are, bit for bit [12].
+// How P of a row is made of its scores: 2^((s - subtrahend) scale_log2 - offset).
+struct RowExponents {
+  float subtrahend;  // the reference where its offset is huge
+  float offset;
+};
+TANDEM_DEVICE RowExponents row_exponents(float reference, float scale_log2) {
+  const float offset = offset_of(reference, scale_log2);
+  const bool huge = is_huge(offset);
+  return {huge ? reference : 0.0f, huge || reference == -INFINITY ? 0.0f : offset};
+}
+
+// Largest scores of the thread's two rows in the block.
 template <typename Traits>
-TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2], float scale_log2, int q) {
-  const WarpScores<Traits> scores(q, state.k_pipe.index);
-  const bool grown[2] = {quad_any(outgrown(sum[0])), quad_any(outgrown(sum[1]))};
-  float maximum[2] = {-INFINITY, -INFINITY};
+TANDEM_DEVICE void score_maxima(float (&maximum)[2], const WarpScores<Traits>& scores) {
+  maximum[0] = maximum[1] = -INFINITY;
   TANDEM_NO_UNROLL
   for (int column = 0; column < Traits::kBlockN; column += 8) {
     float s[4];
@@ -131,25 +143,26 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
     TANDEM_UNROLL
     for (int i = 0; i < 4; ++i) maximum[half_of(i)] = ptx::max(maximum[half_of(i)], s[i]);
   }
-  float rescale[2];
-  float offset[2];
-  float subtrahend[2];  // the reference where its offset is huge
   TANDEM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const float before = state.rows.reference[half];
-    const float largest = ptx::max(quad_max(maximum[half]), before);
-    if (grown[half]) {
-      state.rows.reference[half] = largest;
-      sum[half] = 0.0f;
-    }
-    rescale[half] = grown[half] ? rescale_factor(before, largest, scale_log2) : 1.0f;
-    if (grown[half] && largest == -INFINITY) rescale[half] = 0.0f;  // nothing but scores of -inf, or NaN
-    state.rows.sum[half] *= rescale[half];
-    offset[half] = offset_of(state.rows.reference[half], scale_log2);
-    const bool huge = is_huge(offset[half]);
-    subtrahend[half] = huge ? state.rows.reference[half] : 0.0f;
-    if (huge || state.rows.reference[half] == -INFINITY) offset[half] = 0.0f;
-  }
+  for (int half = 0; half < 2; ++half) maximum[half] = quad_max(maximum[half]);
+}
+
+// The reference of a row rises to its largest score; what the row's sum, here, and O are to be multiplied by.
+TANDEM_DEVICE float raise_reference(SoftmaxRows& rows, int half, float maximum, float scale_log2) {
+  const float before = rows.reference[half];
+  rows.reference[half] = ptx::max(maximum, before);
+  float rescale = rescale_factor(before, rows.reference[half], scale_log2);
+  if (rows.reference[half] == -INFINITY) rescale = 0.0f;  // nothing but scores of -inf, or NaN
+  rows.sum[half] *= rescale;
+  return rescale;
+}
+
+// P, in place of S, and the block's sum of the rows that have outgrown.
+template <typename Traits>
+TANDEM_DEVICE void remake_p(ConsumerState<Traits>& state, float (&sum)[2], const WarpScores<Traits>& scores,
+                            const bool (&grown)[2], float scale_log2) {
+  const RowExponents exponents[2] = {row_exponents(state.rows.reference[0], scale_log2),
+                                     row_exponents(state.rows.reference[1], scale_log2)};
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kBlockN / 2; i += 4) {
     float s[4];
@@ -158,10 +171,29 @@ TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2
     for (int k = 0; k < 4; ++k) {
       const int half = half_of(k);
       if (!grown[half]) continue;
-      state.acc_s[i + k] = ptx::ex2(ptx::fma(s[k] - subtrahend[half], scale_log2, -offset[half]));
+      state.acc_s[i + k] = ptx::ex2(ptx::fma(s[k] - exponents[half].subtrahend, scale_log2, -exponents[half].offset));
       sum[half] += state.acc_s[i + k];
     }
   }
+}
+
+// Rare: a row has outgrown the reference of its softmax. Its scores may have overflowed in 2^S, so they are computed
+// again, by this warp alone, from Q and K as they lie in shared memory. P, the block's sums and O of the rows that have
+// outgrown are made anew; those of other rows stay as they are, bit for bit [12].
+template <typename Traits>
+TANDEM_DEVICE void raise_references(ConsumerState<Traits>& state, float (&sum)[2], float scale_log2, int q) {
+  const WarpScores<Traits> scores(q, state.k_pipe.index);
+  const bool grown[2] = {quad_any(outgrown(sum[0])), quad_any(outgrown(sum[1]))};
+  float maximum[2];
+  score_maxima(maximum, scores);
+  float rescale[2] = {1.0f, 1.0f};
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    if (!grown[half]) continue;
+    rescale[half] = raise_reference(state.rows, half, maximum[half], scale_log2);
+    sum[half] = 0.0f;
+  }
+  remake_p(state, sum, scores, grown, scale_log2);
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kHeadDimV / 2; ++i) state.acc_o[i] *= rescale[half_of(i)];
 }
@@ -190,8 +222,8 @@ TANDEM_DEVICE void lazy_softmax(ConsumerState<Traits>& state, float scale_log2, 
   pack_a_fragments<Element, Traits::kBlockN / 16 - Traits::kPackLag>(state.frag_p, state.acc_s);
 }
 
-// S to P of any block: references follow the maximum.
-template <typename Traits, typename FinishProduct>
+// S to P of any block: references follow the maximum. kFirst: of a tile, when there is no O to rescale.
+template <bool kFirst, typename Traits, typename FinishProduct>
 TANDEM_DEVICE void exact_softmax(ConsumerState<Traits>& state, float scale_log2, const FinishProduct& finish_product) {
   using Element = typename Traits::Element;
   float rescale[2];
@@ -201,7 +233,7 @@ TANDEM_DEVICE void exact_softmax(ConsumerState<Traits>& state, float scale_log2,
   exponentials<Element, Traits::kPackLag>(state.acc_s, state.frag_p, offset, scale_log2, sum, finish_product);
   state.rows.sum[0] = ptx::fma(state.rows.sum[0], rescale[0], sum[0]);
   state.rows.sum[1] = ptx::fma(state.rows.sum[1], rescale[1], sum[1]);
-  rescale_o(state.acc_o, rescale);
+  if constexpr (!kFirst) rescale_o(state.acc_o, rescale);
   pack_a_fragments<Element, Traits::kBlockN / 16 - Traits::kPackLag>(state.frag_p, state.acc_s);
 }
 
@@ -240,7 +272,7 @@ TANDEM_DEVICE void first_product(ConsumerState<Traits>& state, const ConsumerTil
   issue_qk<Traits>(state.acc_s, tile.q, state.k_pipe.index);
   if constexpr (kWithLast) {
     wait(Traits::kVFull, state.v_pipe);
-    issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+    issue_pv(state);
   }
   pass_turn<Traits>(w);
   under();
@@ -260,7 +292,7 @@ template <typename Traits, typename Under>
 TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const Under& under) {
   wait(Traits::kVFull, state.v_pipe);
   ptx::wgmma_fence();
-  issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+  issue_pv(state);
   under();
   ptx::wgmma_wait<0>();
   ptx::wgmma_fence_operand(state.acc_o);
@@ -275,7 +307,7 @@ TANDEM_DEVICE void first_softmax(ConsumerState<Traits>& state, const ForwardPara
   if (blocks.full_end < blocks.end || blocks.full_begin == blocks.full_end) {
     transform_and_mask(state, params, blocks.end - 1);
   }
-  exact_softmax(state, params.scale_log2, [] {});
+  exact_softmax<true>(state, params.scale_log2, [] {});
 }
 
 // Key blocks from n_block down to `last`: S of this one under P V of the one before.
@@ -289,7 +321,7 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
     ptx::wgmma_fence();
     issue_qk<Traits>(state.acc_s, q, state.k_pipe.index);
     wait(Traits::kVFull, state.v_pipe);
-    issue_pv<Traits>(state.acc_o, state.frag_p, state.v_pipe.index);
+    issue_pv(state);
     pass_turn<Traits>(w);
     ptx::wgmma_wait<1>();
     ptx::wgmma_fence_operand(state.acc_s);
@@ -303,7 +335,7 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
     } else {
       release(Traits::kKEmpty, state.k_pipe);
       if constexpr (kMasked) transform_and_mask(state, params, n_block);
-      exact_softmax(state, params.scale_log2, finish_product);
+      exact_softmax<false>(state, params.scale_log2, finish_product);
     }
     state.k_pipe.advance();
     state.v_pipe.advance();

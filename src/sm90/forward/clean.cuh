@@ -2,14 +2,19 @@
 
 #include <cstdint>
 
+#include "core/int_math.h"
+#include "core/mask.h"
 #include "sm90/forward/params.h"
 #include "sm90/forward/row_keys.cuh"
-#include "sm90/forward/schedule.cuh"
+#include "sm90/forward/traits.h"
+#include "sm90/forward/visible_keys.cuh"
 #include "sm90/forward/work.cuh"
+#include "sm90/ptx/device.cuh"
 #include "sm90/ptx/fence.cuh"
 #include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/warp.cuh"
+#include "sm90/tile/pipeline.cuh"
 
 // The clean-up warp. A block of keys may reach over keys that no row of the tile sees: past the used length, before the
 // first window, between row intervals, later ones under a causal mask. Their scores are selected away, so P is 0 there,
@@ -31,7 +36,7 @@ TANDEM_DEVICE uint32_t bits_between(int first_key, int begin, int end) {
 // Bit i: some row of the tile sees key `first_key` + i.
 template <typename Traits>
 TANDEM_DEVICE uint32_t seen_keys(const ForwardParams& params, TileSlot<Traits> slot, int first_key) {
-  if (!has_intervals<Traits>(params)) {
+  if (!is_narrowed<Traits>(params)) {
     const TileSeen seen = slot.seen();
     return bits_between(first_key, seen.seen_begin, seen.seen_end);
   }

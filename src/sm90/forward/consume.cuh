@@ -7,20 +7,20 @@
 #include "sm90/forward/params.h"
 #include "sm90/forward/traits.h"
 #include "sm90/forward/work.cuh"
-#include "sm90/ptx/mbarrier.cuh"
+#include "sm90/ptx/device.cuh"
 #include "sm90/tile/pipeline.cuh"
 
 // A consumer warpgroup: its part of each work tile.
 namespace tandem::sm90 {
 
 // One consumer on its way from tile to tile. A tile is open while its last P V is still to come. If it can, it closes
-// it together with the first S of the next tile: Q must have two stages, and of the blocks between at most one may be
-// other consumers'. HAZARD: V of the last block waits in its stage meanwhile, and the load thread comes no further than
-// the other stage.
+// it together with the first S of the next tile: Q must have two stages, and V a stage for the last block, which waits
+// there meanwhile, and for each block between, other consumers'. HAZARD: with more of these the load thread would wait
+// for that stage before it brings K of the first S.
 template <typename Traits>
 class Consumer {
  public:
-  TANDEM_DEVICE Consumer(const ForwardParams& params, int w) : params_(params), w_(w) {}
+  TANDEM_DEVICE Consumer(const ForwardParams& params, int w) : params_(params), w_(w) { q_pipe_.index = w; }
 
   TANDEM_DEVICE void run() {
     if (w_ == Traits::kConsumers - 1) pass_turn<Traits>(w_);  // consumer 0 begins
@@ -33,7 +33,7 @@ class Consumer {
       }
       if (!reader_.next()) break;
       const ConsumerTile<Traits> next = receive();
-      if (Traits::kQStages > 1 && open && tile.below == 0 && next.visits() && next.above <= 1) {
+      if (Traits::kQStages > 1 && open && tile.below == 0 && next.visits() && next.above < Traits::kVStages) {
         close_and_begin(tile, next);
       } else {
         if (open) close(tile);
@@ -55,9 +55,9 @@ class Consumer {
     const TileSlot<Traits> slot = reader_.slot();
     const TileKeys keys = slot.keys();
     const ConsumerBlocks blocks = slot.blocks(w_);
-    const int q = q_pipe_.index * Traits::kConsumers + w_;
-    ptx::mbarrier_wait(barrier_at(Traits::kQFull, q), q_pipe_.phase);
-    q_pipe_.advance();
+    const int q = q_pipe_.index;
+    wait(Traits::kQFull, q_pipe_);
+    q_pipe_.template advance_by<Traits::kConsumers>();
     return {slot, blocks, keys.end - blocks.end, blocks.begin - keys.begin, q};
   }
 
@@ -81,12 +81,14 @@ class Consumer {
   }
 
   TANDEM_DEVICE void close_and_begin(const ConsumerTile<Traits>& tile, const ConsumerTile<Traits>& next) {
-    if (next.above == 1) skip_k(state_, w_);
+    TANDEM_NO_UNROLL
+    for (int i = 0; i < next.above; ++i) skip_k(state_, w_);
     first_product<Traits, true>(state_, next, w_, [&] {
       finish_rows(state_, params_, tile.slot, w_);
       find_visible_keys(state_.visible, params_, next, w_);
     });
-    if (next.above == 1) skip_v(state_);
+    TANDEM_NO_UNROLL
+    for (int i = 0; i < next.above; ++i) skip_v(state_);
     hand_over(tile);
     clear_results();
   }
@@ -97,7 +99,7 @@ class Consumer {
   }
 
   TANDEM_DEVICE void clear_results() {
-    clear(state_.acc_o);
+    state_.o_begun = false;
     reset(state_.rows);
   }
 
@@ -105,7 +107,7 @@ class Consumer {
   const int w_;
   ConsumerState<Traits> state_;
   TileReader<Traits> reader_;
-  PipelineState<Traits::kQStages> q_pipe_;
+  PipelineState<Traits::kQPlaces> q_pipe_;
 };
 
 // Warpgroup w of the consumers.

@@ -11,9 +11,10 @@
 #include "sm90/ptx/global.cuh"
 #include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/named_barrier.cuh"
-#include "sm90/ptx/wgmma.cuh"
+#include "sm90/ptx/warp.cuh"
 #include "sm90/tile/fragment.cuh"
 #include "sm90/tile/pipeline.cuh"
+#include "sm90/tile/smem_layout.cuh"
 #include "sm90/tile/softmax.cuh"
 
 // The end of a work tile: row sums, sink, LSE, and O on its way out.
@@ -27,15 +28,17 @@ TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams
   const TileRows rows = slot.rows();
   const bool has_sink = params.sink != nullptr;
   const float sink = has_sink ? ptx::load_global(params.sink + place.head * params.sink_stride) : -INFINITY;
+  const int first_row = place.first_row + w * kFragmentRows + fragment_row(0);
+  float* const lse = params.lse + place.batch * params.lse_strides.batch + place.head * params.lse_strides.head +
+                     (int64_t{rows.q_begin} + first_row) * params.lse_strides.row;
   reduce_row_sums(state.rows);
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const int row = place.first_row + w * kFragmentRows + fragment_row(half);
+    const int row = first_row + 8 * half;
     if (row >= rows.q_len) state.rows.sum[half] = 0.0f;
     const float lse_of_row = finish_row(state.rows, half, params.scale_log2, sink, has_sink && row < rows.q_len);
     if (params.lse != nullptr && row < rows.q_rows && fragment_first_column() == 0) {
-      float* const lse = params.lse + place.batch * params.lse_strides.batch + place.head * params.lse_strides.head;
-      ptx::store_global(lse + (int64_t{rows.q_begin} + row) * params.lse_strides.row, lse_of_row);
+      ptx::store_global(lse + 8 * half * params.lse_strides.row, lse_of_row);
     }
   }
 }

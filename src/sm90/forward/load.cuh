@@ -6,8 +6,7 @@
 #include "sm90/forward/params.h"
 #include "sm90/forward/traits.h"
 #include "sm90/forward/work.cuh"
-#include "sm90/ptx/mbarrier.cuh"
-#include "sm90/ptx/tma.cuh"
+#include "sm90/ptx/device.cuh"
 #include "sm90/tile/load_tile.cuh"
 #include "sm90/tile/pipeline.cuh"
 

@@ -27,6 +27,7 @@ struct PackedSequence {
   int block_begin;  // m_blocks of the sequences before it, in the order of work
   int unused;
 };
+static_assert(sizeof(PackedSequence) == 32, "written and read as two vectors of four words");
 
 // What the preparing kernel leaves in the workspace.
 struct ForwardWorkspace {
@@ -45,27 +46,30 @@ struct ForwardParams {
   ptx::TensorMap v;    // as k
   ptx::TensorMap out;  // as q
 
-  float* lse = nullptr;  // nullptr: not wanted
-  RowStrides lse_strides;
-  void* out_data = nullptr;  // for m_blocks that the copy engine would write too much of
-  RowStrides out_strides;
-
+  // What the scheduler reads for a block's first tile comes together: each line of constant memory costs a miss.
   ForwardWorkspace* workspace = nullptr;
   const PackedSequence* sequences = nullptr;  // packed: in the order of work, num_sequences of them; else nullptr
-  int num_sequences = 0;
-  int nheads_q = 0;
   Divisor qheads_per_khead;
-  DenseWork dense_work;    // dense
-  WorkGroups packed_work;  // packed: of each sequence
-
-  int seqlen_q = 0;  // dense
+  DenseWork dense_work;  // dense
+  int seqlen_q = 0;      // dense
   int seqlen_k = 0;
   const int* seqused_q = nullptr;  // dense; nullptr: all rows are used
   const int* seqused_k = nullptr;
   int64_t seqused_q_stride = 0;
   int64_t seqused_k_stride = 0;
+  BandMask band;          // the mask but for its chunks
+  bool narrowed = false;  // rows see less than the band: by chunks, lo and hi (general instances)
 
-  BasicMaskSpec<int> mask;  // causal is a window here
+  int num_sequences = 0;   // packed
+  WorkGroups packed_work;  // packed: of each sequence
+  int nheads_q = 0;
+
+  float* lse = nullptr;  // nullptr: not wanted
+  RowStrides lse_strides;
+  void* out_data = nullptr;  // for m_blocks that the copy engine would write too much of
+  RowStrides out_strides;
+
+  BasicMaskSpec<int> mask;  // narrowed; causal is a window here
   const int* lo = nullptr;  // nullptr: no lower bound
   const int* hi = nullptr;
   RowStrides lo_strides;

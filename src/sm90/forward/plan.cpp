@@ -17,8 +17,8 @@ Maps tensor_maps(const AttentionProblem& p, const ForwardTiles& tiles) {
   const Swizzle qk_panel = panel_of(tiles.headdim);
   const Swizzle v_panel = panel_of(tiles.headdim_v);
   Maps maps;
-  maps.q = head_map_spec(p.q, p.headdim, p.total_q, p.nheads_q, map_batch(p), 64, qk_panel);
-  maps.out = head_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), 64, v_panel);
+  maps.q = head_map_spec(p.q, p.headdim, p.total_q, p.nheads_q, map_batch(p), kFragmentRows, qk_panel);
+  maps.out = head_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), kFragmentRows, v_panel);
   if (p.total_k == 0) {  // never read, but must be legal
     maps.k = maps.q;
     maps.v = maps.out;
@@ -48,6 +48,10 @@ Status check_types(const AttentionProblem& p) {
   return Status::ok();
 }
 
+int block_m_of(const ForwardTiles& tiles) {
+  return tiles.consumers * kFragmentRows;
+}
+
 int64_t max_m_blocks(const AttentionProblem& p, int64_t block_m) {
   // Each sequence, and each end of the buffer, may have one block that is cut short.
   return p.packed ? p.total_q / block_m + p.batch + 2 : ceil_div(p.seqlen_q, block_m) * p.batch;
@@ -59,17 +63,22 @@ Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
                                " rows; the sm90 backend takes up to 2^29");
   }
   // In double: nothing in here may overflow.
-  const double work = static_cast<double>(max_m_blocks(p, tiles.consumers * 64)) * static_cast<double>(p.nheads_q);
+  const double work = static_cast<double>(max_m_blocks(p, block_m_of(tiles))) * static_cast<double>(p.nheads_q);
   if (work > static_cast<double>(kMaxCount)) {
-    return Status::unsupported("the problem has more than 2^29 blocks of " + std::to_string(tiles.consumers * 64) +
+    return Status::unsupported("the problem has more than 2^29 blocks of " + std::to_string(block_m_of(tiles)) +
                                " rows; the sm90 backend counts no further");
   }
   return Status::ok();
 }
 
+// Rows see less than a band along the diagonal.
+bool is_narrowed(const AttentionProblem& p) {
+  return p.lo.present() || p.hi.present() || p.mask.attention_chunk > 0;
+}
+
 // Which of the two kinds of instance.
 bool is_general(const AttentionProblem& p) {
-  return p.lo.present() || p.hi.present() || score_scale(p).transform != ScoreTransform::kNone;
+  return is_narrowed(p) || score_scale(p).transform != ScoreTransform::kNone;
 }
 
 // Of a supported head dim.
@@ -80,14 +89,16 @@ ForwardTiles tiles_of(const AttentionProblem& p) {
 
 void set_masks(const AttentionProblem& p, ForwardParams& params) {
   params.mask = narrow_mask(p);
+  params.band = band_mask(params.mask);
+  params.narrowed = is_narrowed(p);
   params.lo = static_cast<const int*>(p.lo.data);
   params.hi = static_cast<const int*>(p.hi.data);
   params.lo_strides = row_strides(p.lo);
   params.hi_strides = row_strides(p.hi);
 }
 
-// Heads that work side by side in step on the same key blocks share them in the L2. PERF: H200, headdim 128 causal,
-// 4k keys: groups of 32 heads 1.03 to 1.14 against all heads at once or groups sized to the L2.
+// Heads that work side by side in step on the same key blocks share them in the L2. PERF: H200, 2026-11-30, headdim 128
+// causal, 4k keys: groups of 32 heads 1.03 to 1.14 against all heads at once or groups sized to the L2.
 WorkOrder work_order(const AttentionProblem& p) {
   constexpr int64_t kHeadGroup = 32;
   const bool longest_first = late_rows_are_longer(p.mask);
@@ -142,7 +153,7 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   plan.dtype = p.dtype;
   plan.general = is_general(p);
   const ForwardTiles tiles = tiles_of(p);
-  const int block_m = tiles.consumers * 64;
+  const int block_m = block_m_of(tiles);
   plan.max_tiles = max_m_blocks(p, block_m) * p.nheads_q;
   const Maps maps = tensor_maps(p, tiles);
   plan.q = maps.q;

@@ -8,13 +8,17 @@
 #include "core/work_tiles.h"
 #include "sm90/forward/params.h"
 #include "sm90/forward/row_keys.cuh"
+#include "sm90/forward/traits.h"
+#include "sm90/forward/visible_keys.cuh"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/global.cuh"
 #include "sm90/ptx/grid_dependency.cuh"
+#include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/warp.cuh"
 #include "sm90/tile/load_tile.cuh"
 #include "sm90/tile/pipeline.cuh"
+#include "sm90/tile/smem_layout.cuh"
 
 // The scheduler warp: draws work tiles, works out which n_blocks they visit, and loads their Q.
 namespace tandem::sm90 {
@@ -75,109 +79,113 @@ TANDEM_DEVICE TileOrigin packed_origin(const ForwardParams& params, int index) {
   return origin;
 }
 
-TANDEM_DEVICE int warp_min(int value) {
+// Over the first kLanes lanes, for them.
+template <int kLanes>
+TANDEM_DEVICE int lanes_min(int value) {
   TANDEM_UNROLL
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), lanes)));
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), distance)));
   }
   return value;
 }
-TANDEM_DEVICE int warp_max(int value) {
-  return -warp_min(-value);
+template <int kLanes>
+TANDEM_DEVICE int lanes_max(int value) {
+  return -lanes_min<kLanes>(-value);
 }
 
-// Over the first four lanes, for them.
-TANDEM_DEVICE int first_lanes_min(int value) {
-  value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), 1)));
-  return min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), 2)));
-}
-TANDEM_DEVICE int first_lanes_max(int value) {
-  return -first_lanes_min(-value);
-}
+// The lanes of send_blocks(): one for each consumer, and the next for the tile.
+constexpr int kBlockLanes = 8;
 
-// What rows [first_row, first_row + kRows) see where interval arrays narrow the mask: each lane looks at every 32nd.
-template <typename Traits, int kRows>
-TANDEM_DEVICE BasicTileBounds<int> interval_bounds(const ForwardParams& params, const TileOrigin& origin, int first_row,
+// What rows [first_row, first_row + 64) see where the band is narrowed: each lane looks at every 32nd.
+template <typename Traits>
+TANDEM_DEVICE BasicTileBounds<int> narrowed_bounds(const ForwardParams& params, const TileOrigin& origin, int first_row,
                                                    int lane) {
   const PackedSequence& sequence = origin.sequence;
   BasicTileBounds<int> own;
-  for (int i = lane; i < kRows; i += ptx::kWarpThreads) {
-    const int row = first_row + i;
-    if (row < sequence.q_len) {
-      include(own, row_keys<Traits>(params, sequence.q_begin, row, sequence.q_len, sequence.k_len, origin.head,
-                                    origin.batch));
-    }
+  for (int row = first_row + lane; row < min_of(first_row + kFragmentRows, sequence.q_len); row += ptx::kWarpThreads) {
+    include(own,
+            row_keys<Traits>(params, sequence.q_begin, row, sequence.q_len, sequence.k_len, origin.head, origin.batch));
   }
   BasicTileBounds<int> bounds;
   bounds.any_visible = ptx::any_sync(own.any_visible);
   bounds.has_empty = ptx::any_sync(own.has_empty);
-  bounds.min_lo = warp_min(own.any_visible ? own.min_lo : INT32_MAX);
-  bounds.max_lo = warp_max(own.any_visible ? own.max_lo : 0);
-  bounds.min_hi = warp_min(own.any_visible ? own.min_hi : INT32_MAX);
-  bounds.max_hi = warp_max(own.any_visible ? own.max_hi : 0);
+  bounds.min_lo = lanes_min<ptx::kWarpThreads>(own.any_visible ? own.min_lo : INT32_MAX);
+  bounds.max_lo = lanes_max<ptx::kWarpThreads>(own.any_visible ? own.max_lo : 0);
+  bounds.min_hi = lanes_min<ptx::kWarpThreads>(own.any_visible ? own.min_hi : INT32_MAX);
+  bounds.max_hi = lanes_max<ptx::kWarpThreads>(own.any_visible ? own.max_hi : 0);
   return bounds;
 }
 
-// Lane w < kConsumers: the bounds of consumer w's rows; the other lanes: of all rows of the tile.
+// Lane w < kConsumers: the bounds of consumer w's rows; the other lanes: of all rows of the tile, in closed form.
 template <typename Traits>
 TANDEM_DEVICE BasicTileBounds<int> lane_bounds(const ForwardParams& params, const TileOrigin& origin, int lane) {
   const int first_row = origin.m_block * Traits::kBlockM;
-  const int q_len = origin.sequence.q_len;
   const bool consumer = lane < Traits::kConsumers;
-  const int begin = consumer ? first_row + lane * 64 : first_row;
-  BasicTileBounds<int> bounds =
-      tile_bounds(params.mask, begin, begin + (consumer ? 64 : Traits::kBlockM), q_len, origin.sequence.k_len);
-  if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
+  const int begin = consumer ? first_row + lane * kFragmentRows : first_row;
+  BasicTileBounds<int> bounds = band_bounds(params.band, begin, begin + (consumer ? kFragmentRows : Traits::kBlockM),
+                                            origin.sequence.q_len, origin.sequence.k_len);
+  if (TANDEM_UNLIKELY(is_narrowed<Traits>(params))) {
     TANDEM_NO_UNROLL
     for (int w = 0; w < Traits::kConsumers; ++w) {
-      const BasicTileBounds<int> narrowed = interval_bounds<Traits, 64>(params, origin, first_row + w * 64, lane);
+      const BasicTileBounds<int> narrowed =
+          narrowed_bounds<Traits>(params, origin, first_row + w * kFragmentRows, lane);
       if (lane == w) bounds = narrowed;
     }
   }
   return bounds;
 }
 
-// The slot's words about keys. Each lane brings its bounds.
+// Keys that no row of the tile sees. The lanes bring what they have found for their rows; the lanes after the consumers
+// get the answer.
 template <typename Traits>
-TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot, int lane) {
-  static_assert(Traits::kConsumers < 4);
-  const BasicTileBounds<int> bounds = lane_bounds<Traits>(params, origin, lane);
-  BasicBlockRange<int> range = block_range(bounds, Traits::kBlockN);
-  const bool visits = lane < Traits::kConsumers && !range.empty();
-  const int begin = first_lanes_min(visits ? range.begin : INT32_MAX);
-  const int end = first_lanes_max(visits ? range.end : 0);
-  int all_full_begin = 0;  // with interval arrays there may be holes in any block that is not full
-  int all_full_end = 0;
-  if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
-    all_full_begin = first_lanes_max(lane < Traits::kConsumers ? range.full_begin : 0);
-    all_full_end = first_lanes_min(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
-  }
-
-  // Transformed scores take the loop that masks.
-  if (Traits::kGeneral && params.transform != ScoreTransform::kNone) range.full_begin = range.full_end = range.end;
-  if (visits) {
-    slot.set(lane, ConsumerBlocks{range.begin, range.end, range.full_begin, range.full_end});
-  } else if (lane < Traits::kConsumers) {
-    const int none = end == 0 ? 0 : begin;
-    slot.set(lane, ConsumerBlocks{none, none, none, none});
-  }
-  if (lane != Traits::kConsumers) return;
-  const bool any = end > 0;
-  const int k_len = origin.sequence.k_len;
-  slot.set(TileKeys{any ? begin : 0, any ? end : 0, k_len,
-                    static_cast<int>(params.qheads_per_khead.quotient(static_cast<uint32_t>(origin.head)))});
+TANDEM_DEVICE TileSeen seen_blocks(const ForwardParams& params, const BasicTileBounds<int>& bounds,
+                                   const BasicBlockRange<int>& range, int lane) {
   TileSeen seen{};
+  if (TANDEM_UNLIKELY(is_narrowed<Traits>(params))) {  // there may be holes in any block that is not full
+    seen.clean_begin = lanes_max<kBlockLanes>(lane < Traits::kConsumers ? range.full_begin : 0);
+    seen.clean_end = lanes_min<kBlockLanes>(lane < Traits::kConsumers ? range.full_end : INT32_MAX);
+    return seen;
+  }
   seen.seen_begin = bounds.min_lo;
   seen.seen_end = bounds.max_hi;
   // Keys past the end of a dense problem's buffer come as zeros.
   const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k;
   seen.clean_begin = ceil_div(seen.seen_begin, Traits::kBlockN);
   seen.clean_end = zero_filled ? INT32_MAX : seen.seen_end / Traits::kBlockN;
-  if (TANDEM_UNLIKELY(has_intervals<Traits>(params))) {
-    seen.clean_begin = all_full_begin;
-    seen.clean_end = all_full_end;
+  return seen;
+}
+
+// Which of the blocks that a consumer visits it takes without a mask.
+template <typename Traits>
+TANDEM_DEVICE ConsumerBlocks consumer_blocks(const ForwardParams& params, const BasicTileBounds<int>& bounds,
+                                             const BasicBlockRange<int>& range) {
+  ConsumerBlocks blocks{range.begin, range.end, range.full_begin, range.full_end};
+  // A row that sees nothing of the last block has no reference yet in the one before, which is then not for the lazy
+  // loop, full as it may be.
+  if (Traits::kLazy && bounds.min_hi == (range.end - 1) * Traits::kBlockN) --blocks.full_end;
+  if (Traits::kGeneral && params.transform != ScoreTransform::kNone) blocks.full_end = 0;
+  if (blocks.full_begin >= blocks.full_end) blocks.full_begin = blocks.full_end = range.end;
+  return blocks;
+}
+
+// The slot's words about keys: lane w writes consumer w's, the next lane those of the tile.
+template <typename Traits>
+TANDEM_DEVICE void send_blocks(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot, int lane) {
+  static_assert(Traits::kConsumers < kBlockLanes);
+  const BasicTileBounds<int> bounds = lane_bounds<Traits>(params, origin, lane);
+  const BasicBlockRange<int> range = block_range(bounds, Traits::kBlockN);
+  const bool visits = lane < Traits::kConsumers && !range.empty();
+  const int end = lanes_max<kBlockLanes>(visits ? range.end : 0);
+  const int begin = min_of(lanes_min<kBlockLanes>(visits ? range.begin : INT32_MAX), end);
+  const TileSeen seen = seen_blocks<Traits>(params, bounds, range, lane);
+  if (lane < Traits::kConsumers) {
+    slot.set(lane,
+             visits ? consumer_blocks<Traits>(params, bounds, range) : ConsumerBlocks{begin, begin, begin, begin});
+  } else if (lane == Traits::kConsumers) {
+    slot.set(TileKeys{begin, end, origin.sequence.k_len,
+                      static_cast<int>(params.qheads_per_khead.quotient(static_cast<uint32_t>(origin.head)))});
+    slot.set(seen);
   }
-  slot.set(seen);
 }
 
 template <typename Traits>
@@ -191,17 +199,17 @@ TANDEM_DEVICE void send_place(const TileOrigin& origin, TileSlot<Traits> slot, i
 // Each consumer's Q, when the O that went before has left its place.
 template <typename Traits>
 TANDEM_DEVICE void load_q(const ForwardParams& params, const TileOrigin& origin,
-                          PipelineState<Traits::kQStages> q_pipe) {
+                          PipelineState<Traits::kQPlaces>& q_pipe) {
   using Tile = typename Traits::QTile;
   const int row = origin.sequence.q_begin + origin.m_block * Traits::kBlockM;
   TANDEM_NO_UNROLL
   for (int w = 0; w < Traits::kConsumers; ++w) {
-    const int q = q_pipe.index * Traits::kConsumers + w;
-    ptx::mbarrier_wait(barrier_at(Traits::kQEmpty, q), q_pipe.phase ^ 1);
+    acquire(Traits::kQEmpty, q_pipe);
     if (ptx::lane_index() == 0) {
-      load_tile<Tile>(Traits::kSmemQ + static_cast<uint32_t>(q) * Tile::kBytes, &params.q,
-                      barrier_at(Traits::kQFull, q), row + w * 64, origin.head, origin.batch);
+      load_tile<Tile>(Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Tile::kBytes, &params.q,
+                      barrier_at(Traits::kQFull, q_pipe.index), row + w * kFragmentRows, origin.head, origin.batch);
     }
+    q_pipe.advance();
   }
 }
 
@@ -215,7 +223,7 @@ TANDEM_DEVICE void publish(PipelineState<Traits::kTileStages> pipe) {
 // it, and K and V need not wait for that.
 template <typename Traits>
 TANDEM_DEVICE void send_tile(const ForwardParams& params, int index, PipelineState<Traits::kTileStages> pipe,
-                             PipelineState<Traits::kQStages> q_pipe) {
+                             PipelineState<Traits::kQPlaces>& q_pipe) {
   const int lane = ptx::thread_rank_anew() % ptx::kWarpThreads;  // nothing about it is kept from tile to tile
   const TileSlot<Traits> slot(pipe.index);
   const TileOrigin origin = params.sequences == nullptr ? dense_origin(params, index) : packed_origin(params, index);
@@ -246,13 +254,12 @@ TANDEM_DEVICE int count_tiles(const ForwardParams& params) {
 template <typename Traits>
 TANDEM_DEVICE void schedule_tiles(const ForwardParams& params) {
   PipelineState<Traits::kTileStages> pipe;
-  PipelineState<Traits::kQStages> q_pipe;
+  PipelineState<Traits::kQPlaces> q_pipe;
   const int tiles = count_tiles(params);
   int index = ptx::block_index();
   while (index < tiles) {
     send_tile<Traits>(params, index, pipe, q_pipe);
     pipe.advance();
-    q_pipe.advance();
     acquire(Traits::kTileEmpty, pipe);
     index = draw_tile(params);
   }

@@ -7,11 +7,10 @@
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/global.cuh"
-#include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/tma.cuh"
-#include "sm90/ptx/warp.cuh"
 #include "sm90/tile/pipeline.cuh"
+#include "sm90/tile/smem_layout.cuh"
 
 // The store warp: O from shared memory to where it belongs.
 namespace tandem::sm90 {
@@ -52,28 +51,26 @@ TANDEM_DEVICE void store_rows(const ForwardParams& params, uint32_t smem, int ro
 template <typename Traits>
 TANDEM_DEVICE void store_tiles(const ForwardParams& params) {
   TileReader<Traits> reader;
-  PipelineState<Traits::kQStages> q_pipe;
+  PipelineState<Traits::kQPlaces> q_pipe;
   while (reader.next()) {
     const TilePlace place = reader.slot().place();
     const TileRows rows = reader.slot().rows();
     TANDEM_NO_UNROLL
     for (int w = 0; w < Traits::kConsumers; ++w) {
-      const int q = q_pipe.index * Traits::kConsumers + w;
-      const uint32_t smem = Traits::kSmemQ + static_cast<uint32_t>(q) * Traits::QTile::kBytes;
-      const int first_row = place.first_row + w * 64;
+      const uint32_t smem = Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Traits::QTile::kBytes;
+      const int first_row = place.first_row + w * kFragmentRows;
       const int left = rows.q_rows - first_row;
-      ptx::mbarrier_wait(barrier_at(Traits::kOFull, q), q_pipe.phase);
-      if (params.sequences == nullptr || left >= 64) {
+      wait(Traits::kOFull, q_pipe);
+      if (params.sequences == nullptr || left >= kFragmentRows) {
         if (left > 0 && ptx::lane_index() == 0) {
           store_by_copy_engine<Traits>(params, smem, rows.q_begin + first_row, place.head, place.batch);
         }
       } else {
         store_rows<Traits>(params, smem, rows.q_begin + first_row, left, place.head);
       }
-      ptx::warp_sync();
-      ptx::mbarrier_arrive_if(barrier_at(Traits::kQEmpty, q), ptx::lane_index() == 0);
+      release(Traits::kQEmpty, q_pipe);
+      q_pipe.advance();
     }
-    q_pipe.advance();
     reader.release_by_warp();
   }
   if (ptx::lane_index() == 0)

@@ -18,21 +18,21 @@ struct ForwardTiles {
 
 // From the smallest: a problem runs in the first that covers both its head dims.
 constexpr ForwardTiles kForwardTiles[] = {
-    {64, 64, 3, 128, 2, 3, 2, true, true, 4},     //
-    {96, 96, 2, 128, 2, 3, 2, true, true, 1},     //
+    {64, 64, 4, 64, 2, 5, 4, false, true, 1},     //
+    {96, 96, 3, 96, 2, 3, 2, true, true, 1},      //
     {128, 128, 2, 128, 2, 3, 2, true, true, 1},   //
     {192, 128, 2, 128, 1, 2, 2, true, false, 4},  //
-    {192, 192, 2, 96, 1, 2, 2, true, false, 3},   //
+    {192, 192, 2, 64, 2, 3, 2, true, true, 1},    //
     {256, 256, 2, 64, 1, 2, 2, false, false, 4},
 };
 constexpr int kForwardTilesCount = sizeof(kForwardTiles) / sizeof(kForwardTiles[0]);
 
-// The tiles of an instance. Interval arrays and transformed scores take registers that three consumers do not have:
-// with them ptxas spills.
+// The tiles of an instance. What narrowed masks and transformed scores take of registers, more than two consumers do
+// not have: with them ptxas spills.
 constexpr ForwardTiles forward_tiles(int row, bool general) {
-  ForwardTiles tiles = kForwardTiles[row];
-  if (general && tiles.consumers == 3) tiles.consumers = 2;
-  return tiles;
+  const ForwardTiles& tiles = kForwardTiles[row];
+  if (!general || tiles.consumers == 2) return tiles;
+  return {tiles.headdim, tiles.headdim_v, 2, 128, 2, 3, 2, true, true, 1};
 }
 
 // Number of the row that covers these head dims, or -1.

@@ -44,10 +44,10 @@ struct ForwardTraits {
   static constexpr int kHeadDim = kTiles.headdim;
   static constexpr int kHeadDimV = kTiles.headdim_v;
   static constexpr int kConsumers = kTiles.consumers;
-  static constexpr int kBlockM = kConsumers * 64;
+  static constexpr int kBlockM = kConsumers * kFragmentRows;
   static constexpr int kBlockN = kTiles.block_n;
   static constexpr int kQStages = kTiles.q_stages;
-  static constexpr int kQPlaces = kQStages * kConsumers;  // number stage * kConsumers + w
+  static constexpr int kQPlaces = kQStages * kConsumers;  // in turn: those of a tile's consumers, then the next tile's
   static constexpr int kKStages = kTiles.k_stages;
   static constexpr int kVStages = kTiles.v_stages;
   static constexpr bool kPingPong = kTiles.ping_pong;
@@ -59,15 +59,16 @@ struct ForwardTraits {
   // The file's 64 K registers, in steps of 8 a thread: what the launch gives each warpgroup, moved by setmaxnreg.
   static constexpr int kThreads = (1 + kConsumers) * 128;
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 160;
-  static_assert(kConsumers == 2 || kConsumers == 3);
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
+  static_assert(2 <= kConsumers && kConsumers <= 4);
 
-  static constexpr Swizzle kQkSwizzle = kHeadDim % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
-  static constexpr Swizzle kVSwizzle = kHeadDimV % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
-  using QTile = SwizzledTile<64, kHeadDim * 2, kQkSwizzle>;  // one consumer's; O leaves through the same space
+  static constexpr Swizzle kQkSwizzle = panel_of(kHeadDim);
+  static constexpr Swizzle kVSwizzle = panel_of(kHeadDimV);
+  using QTile =
+      SwizzledTile<kFragmentRows, kHeadDim * 2, kQkSwizzle>;  // one consumer's; O leaves through the same space
   using KTile = SwizzledTile<kBlockN, kHeadDim * 2, kQkSwizzle>;
   using VTile = SwizzledTile<kBlockN, kHeadDimV * 2, kVSwizzle>;
-  using OTile = SwizzledTile<64, kHeadDimV * 2, kVSwizzle>;
+  using OTile = SwizzledTile<kFragmentRows, kHeadDimV * 2, kVSwizzle>;
   static_assert(OTile::kBytes <= QTile::kBytes);
 
   // Addresses in the shared window, of the first of each kind.

@@ -34,7 +34,7 @@ struct TileKeys {
 };
 
 // n_blocks outside [clean_begin, clean_end) hold keys that no row of the tile sees: their V is cleared before use.
-// Without interval arrays these are the keys outside [seen_begin, seen_end).
+// Unless the mask is narrowed these are the keys outside [seen_begin, seen_end).
 struct TileSeen {
   int clean_begin, clean_end;
   int seen_begin, seen_end;

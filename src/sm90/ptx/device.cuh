@@ -28,7 +28,7 @@ TANDEM_DEVICE int thread_rank() {
   return static_cast<int>(threadIdx.x);
 }
 
-// thread_rank(), read again at each call: what is computed from it is not kept in registers between calls. PERF: for
+// thread_rank(), read again at each call: what is computed from it is not kept in registers between calls. For
 // code that runs once a work tile, so that its addresses do not take registers of the loops between.
 TANDEM_DEVICE int thread_rank_anew() {
   int rank;

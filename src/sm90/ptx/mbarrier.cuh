@@ -32,7 +32,7 @@ TANDEM_DEVICE void mbarrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// mbarrier_arrive() where `predicate` holds. PERF: a predicated instruction; a branch would end the basic block.
+// mbarrier_arrive() where `predicate` holds: a predicated instruction, where a branch would end the basic block.
 TANDEM_DEVICE void mbarrier_arrive_if(uint32_t barrier, bool predicate) {
   asm volatile(
       "{\n"

@@ -9,9 +9,10 @@
 namespace tandem::sm90::ptx {
 
 // Where a block's dynamic shared memory begins in a launch without clusters: after the kilobyte that the system keeps
-// for itself on sm_90. A constant, for addresses made of it need no registers. PERF: H200, headdim 64, 16k keys: 1.02
-// against an address that is computed. HAZARD: not in a cluster. There the bits from 24 up are the block's rank, and
-// this is a place in block 0: mbarrier.init of it by block 1 is an illegal instruction. Use dynamic_shared_base().
+// for itself on sm_90. A constant, for addresses made of it need no registers. PERF: H200, 2026-11-30, headdim 64, 16k
+// keys: 1.02 against an address that is computed. HAZARD: not in a cluster. There the bits from 24 up are the block's
+// rank, and this is a place in block 0: mbarrier.init of it by block 1 is an illegal instruction. Use
+// dynamic_shared_base().
 constexpr uint32_t kDynamicSharedBase = 1024;
 
 // The same, of this block, in any launch.

@@ -11,8 +11,8 @@
 namespace tandem::sm90 {
 
 // Selects the hidden scores of a tile away, whatever they hold [7]: a thread's two rows see the keys [lo, hi).
-// `first_key`: the tile's first column. PERF: two comparisons with constants, of which the one with lo is mostly
-// skipped, take less than one comparison that covers both ends.
+// `first_key`: the tile's first column. Two comparisons with constants, of which the one with lo is mostly skipped,
+// take fewer instructions than one that covers both ends.
 template <int kRegisters>
 TANDEM_DEVICE void apply_mask(float (&acc_s)[kRegisters], const BasicRowInterval<int> (&visible)[2], int first_key) {
   const int column = first_key + fragment_first_column();

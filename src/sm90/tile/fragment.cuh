@@ -12,15 +12,14 @@
 // column fragment_column(i). A thread has two rows, halves 0 and 1. docs/HOPPER.md draws it.
 namespace tandem::sm90 {
 
-constexpr int kFragmentRows = 64;
-
 // This thread in its warpgroup: what the layout depends on, worked out when it is needed.
 struct FragmentThread {
   int warp, lane;
 };
 TANDEM_DEVICE FragmentThread fragment_thread() {
-  const int rank = ptx::thread_rank_anew() % ptx::kWarpgroupThreads;
-  return {rank / ptx::kWarpThreads, rank % ptx::kWarpThreads};
+  const auto rank =
+      static_cast<uint32_t>(ptx::thread_rank_anew());  // signed, / and % would take five instructions each
+  return {static_cast<int>(rank / ptx::kWarpThreads % 4), static_cast<int>(rank % ptx::kWarpThreads)};
 }
 
 constexpr TANDEM_HD int half_of(int element) {

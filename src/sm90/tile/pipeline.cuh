@@ -21,6 +21,16 @@ struct PipelineState {
       phase ^= 1;
     }
   }
+  // By kSteps <= kStages.
+  template <int kSteps>
+  TANDEM_DEVICE void advance_by() {
+    static_assert(kSteps <= kStages);
+    index += kSteps;
+    if (index >= kStages) {
+      index -= kStages;
+      phase ^= 1;
+    }
+  }
 };
 
 TANDEM_DEVICE uint32_t barrier_at(uint32_t barriers, int index) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cmath>
+
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/math.cuh"
 

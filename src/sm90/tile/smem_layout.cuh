@@ -8,6 +8,9 @@
 // PTX: Asynchronous Warpgroup Level Matrix Instructions: Shared Memory Matrix Layout, Matrix Descriptor Format.
 namespace tandem::sm90 {
 
+// Rows of a warpgroup's matrix product, and so of a consumer.
+constexpr int kFragmentRows = 64;
+
 // The unit in which the copy engine permutes: 16-byte chunks within rows of so many bytes.
 enum class Swizzle : int { k64Bytes = 64, k128Bytes = 128 };
 
@@ -33,7 +36,7 @@ TANDEM_HD constexpr uint64_t matrix_descriptor(uint32_t address, uint32_t leadin
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
-// The same operand `bytes` (a multiple of 16) further on, as in another stage. PERF: one 32-bit addition; a descriptor
+// The same operand `bytes` (a multiple of 16) further on, as in another stage: one 32-bit addition. A descriptor
 // made anew of a run-time address takes four dependent ones, before each wgmma.
 TANDEM_HD constexpr uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   const uint64_t low = static_cast<uint32_t>(descriptor) + bytes / 16;
@@ -57,9 +60,10 @@ struct SwizzledTile {
 
   // Of the 16-byte chunk that holds byte `byte` of row `row`.
   TANDEM_HD static constexpr uint32_t chunk_offset(int row, int byte) {
-    const int panel = byte / kPanelRowBytes;
-    const int in_panel = row * kPanelRowBytes + byte % kPanelRowBytes / 16 * 16;
-    return static_cast<uint32_t>(panel * kPanelBytes) + swizzled(static_cast<uint32_t>(in_panel), kSwizzle);
+    constexpr uint32_t kPanelRow = kPanelRowBytes;
+    const uint32_t position = static_cast<uint32_t>(byte);
+    const uint32_t in_panel = static_cast<uint32_t>(row) * kPanelRow + position % kPanelRow / 16 * 16;
+    return position / kPanelRow * kPanelBytes + swizzled(in_panel, kSwizzle);
   }
 
   // K along the rows: k-step `step` covers 32 bytes of every row (16 bf16, 32 e4m3). Rows `first_row`.. (a multiple of
