@@ -295,6 +295,24 @@ TEST(CheckedMode, ACopyThatFailsIsTheError) {
   EXPECT_EQ(check_values(run.backend, run.problem).message(), "the stream is captured");
 }
 
+TEST(CheckedMode, QuantisationOfDeviceMemory) {
+  DeviceRun run;
+  QuantizeProblem problem;
+  problem.exec.device_ordinal = 5;
+  problem.packed = true;
+  problem.batch = 2;
+  problem.total = 5;
+  problem.cu_seqlens = run.problem.cu_seqlens_q;
+  problem.seqused = run.problem.seqused_k;
+  EXPECT_TRUE(check_values(run.backend, problem).is_ok());
+  EXPECT_EQ(copied_bytes, (std::vector<uint64_t>{5 * 4, 2 * 4}));
+  problem.rotary_pairs = 8;
+  problem.rotary_positions = 1;
+  expect_sentence(check_values(run.backend, problem).message(), "rotary_offset is 0", {"sequence", "is 1"});
+  problem.total = 1;
+  expect_sentence(check_values(run.backend, problem).message(), "cu_seqlens", {"x.shape[0] is 1"});
+}
+
 TEST(Workspaces, MissingSmallOrMisaligned) {
   alignas(256) static char memory[1024];
   Workspace needed;
