@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
+#include "backward/rows.h"
 #include "backward_rows_case.h"
 #include "engine/machine.h"
-#include "sm90/backward/postprocess.cuh"
 #include "sm90/backward/postprocess_plan.h"
-#include "sm90/backward/prepare.cuh"
-#include "sm90/backward/preprocess.cuh"
 #include "sm90/backward/preprocess_plan.h"
 
 namespace tandem::model {
@@ -21,60 +18,11 @@ using gpu_test::RowsCase;
 using gpu_test::RowsData;
 using gpu_test::RowsPointers;
 
-// Calls run(QBlockTraits) of the instance.
-template <typename Element, typename Run, int... kRows>
-void with_traits(int row, const Run& run, std::integer_sequence<int, kRows...>) {
-  ((row == kRows ? run(sm90::QBlockTraits<Element, kRows>()) : void()), ...);
-}
-template <typename Run>
-void with_traits(DType dtype, int row, const Run& run) {
-  constexpr std::make_integer_sequence<int, sm90::kBackwardTilesCount> rows;
-  if (dtype == DType::kBf16) {
-    with_traits<Bf16>(row, run, rows);
-  } else {
-    with_traits<Fp16>(row, run, rows);
-  }
-}
-
-// All blocks of a grid are in the model at once; no case has more q_blocks than this. Packed ones have more blocks.
+// More q_blocks than any case has.
 constexpr int64_t kMostBlocks = 64;
 
-Launch grid_of(int64_t blocks, uint32_t shared_bytes, bool dependent) {
-  Launch launch;
-  launch.blocks = static_cast<int>(std::min(blocks, kMostBlocks));
-  launch.threads = sm90::kQBlockThreads;
-  launch.shared_bytes = shared_bytes;
-  launch.dependent = dependent;
-  return launch;
-}
-
-// As preprocess.cu launches them. Empty, or what was wrong.
-std::string run_preprocess(Machine& machine, const sm90::PreprocessPlan& plan) {
-  if (plan.packed) {
-    Launch prepare;
-    prepare.threads = sm90::kPrepareThreads;
-    prepare.shared_bytes = sm90::kPrepareSmemBytes;
-    prepare.kernel = [&plan] { sm90::prepare_backward_kernel(plan.prepare); };
-    const RunResult result = machine.run(prepare);
-    if (result.report) return result.text();
-  }
-  Launch launch = grid_of(plan.blocks, plan.smem_bytes, plan.packed);
-  launch.kernel = [&plan] {
-    with_traits(plan.dtype, plan.tiles_row,
-                [&plan](auto traits) { sm90::preprocess_kernel<decltype(traits)>(plan.params); });
-  };
-  const RunResult result = machine.run(launch);
-  return result.report ? result.text() : "";
-}
-
-std::string run_postprocess(Machine& machine, const sm90::PostprocessPlan& plan) {
-  if (plan.blocks == 0) return "";
-  Launch launch = grid_of(plan.blocks, sm90::kPostprocessSmemBytes, true);
-  launch.kernel = [&plan] {
-    with_traits(plan.dtype, plan.tiles_row,
-                [&plan](auto traits) { sm90::postprocess_kernel<decltype(traits)>(plan.params); });
-  };
-  const RunResult result = machine.run(launch);
+// Empty, or what was wrong.
+std::string fault_of(const RunResult& result) {
   return result.report ? result.text() : "";
 }
 
@@ -90,7 +38,7 @@ std::string run_case(const RowsCase& test) {
   auto* const workspace = static_cast<uint8_t*>(at.workspace = global.allocate("workspace", data.workspace_bytes()));
   const AttentionProblem problem = data.problem(at);
 
-  std::string fault = run_preprocess(machine, sm90::plan_preprocess(problem, data.tiles_row()));
+  std::string fault = fault_of(run_preprocess(machine, sm90::plan_preprocess(problem, data.tiles_row()), kMostBlocks));
   if (!fault.empty()) return fault;
   std::vector<uint8_t> bytes(workspace, workspace + data.workspace_bytes());
   fault = data.fault_of_workspace(bytes);
@@ -98,7 +46,7 @@ std::string run_case(const RowsCase& test) {
 
   data.set_sums(bytes);
   std::copy(bytes.begin(), bytes.end(), workspace);
-  fault = run_postprocess(machine, sm90::plan_postprocess(problem, data.tiles_row()));
+  fault = fault_of(run_postprocess(machine, sm90::plan_postprocess(problem, data.tiles_row()), kMostBlocks));
   if (!fault.empty()) return fault;
   return data.fault_of_results(bytes, std::vector<uint8_t>(dq, dq + data.dq_bytes()),
                                std::vector<float>(dsink, dsink + data.dsink_bytes() / sizeof(float)));

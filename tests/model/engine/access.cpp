@@ -42,12 +42,17 @@ void check_no_copy(const Caller& caller, const Block& block, uint32_t address, u
   fail(caller, ReportKind::kRace, bytes_at(bytes, address) + " of shared memory, to which a copy is under way");
 }
 
+// Of a wgmma's A a thread that has waited may write its warp's rows again; whether it writes others' the order shows.
+bool is_done_with(const Thread& thread, const Warpgroup& warpgroup, const ProductRead& read) {
+  return read.is_a && thread.warp->warpgroup == &warpgroup && thread.products_waited > read.group;
+}
+
 // What an asynchronous operation reads stays as it is until those who have issued it have waited for it.
 void check_no_reader(const Caller& caller, const Block& block, uint32_t address, uint32_t bytes) {
   const auto overlaps = [&](uint32_t begin, uint32_t end) { return address < end && address + bytes > begin; };
   for (const auto& warpgroup : block.warpgroups) {
     for (const ProductRead& read : warpgroup->products.reads) {
-      if (!overlaps(read.begin, read.end)) continue;
+      if (!overlaps(read.begin, read.end) || is_done_with(caller.thread, *warpgroup, read)) continue;
       fail(caller, ReportKind::kRace,
            bytes_at(bytes, address) + " of shared memory, which a wgmma of warpgroup " +
                std::to_string(warpgroup->index) + " at " + where(read.site) +

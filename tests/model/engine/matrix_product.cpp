@@ -20,15 +20,18 @@ void decode_chunk(const Caller& caller, ElementType type, uint32_t address, floa
     values[i * step] = decode_element(type, bytes + i * size);
 }
 
-// values[index * k_stride + k * 1], or transposed, by the two strides given.
-void decode_shared(const Caller& caller, const WgmmaShape& shape, uint64_t bits, bool mn_major, int extent,
-                   float* values, int index_step, int k_step) {
+// values[index * k_stride + k * 1], or transposed, by the two strides given. `readers`: of 16 indices each in turn.
+void decode_shared(const std::vector<Caller>& readers, const WgmmaShape& shape, uint64_t bits, bool mn_major,
+                   int extent, float* values, int index_step, int k_step) {
   const MatrixDescriptor descriptor(bits);
   const int per_chunk = static_cast<int>(kChunkBytes) / element_bytes(shape.element);
+  const auto reader_of = [&](int index) -> const Caller& {
+    return readers[static_cast<size_t>(index / kProductRowsOfWarp) % readers.size()];
+  };
   if (mn_major) {
     for (int k = 0; k < shape.k(); ++k) {
       for (int index = 0; index < extent; index += per_chunk) {
-        decode_chunk(caller, shape.element, mn_major_chunk(descriptor, index, k),
+        decode_chunk(reader_of(index), shape.element, mn_major_chunk(descriptor, index, k),
                      values + index * index_step + k * k_step, index_step);
       }
     }
@@ -36,7 +39,7 @@ void decode_shared(const Caller& caller, const WgmmaShape& shape, uint64_t bits,
   }
   for (int index = 0; index < extent; ++index) {
     for (int k = 0; k < shape.k(); k += per_chunk) {
-      decode_chunk(caller, shape.element, k_major_chunk(descriptor, index, k * element_bytes(shape.element)),
+      decode_chunk(reader_of(index), shape.element, k_major_chunk(descriptor, index, k * element_bytes(shape.element)),
                    values + index * index_step + k * k_step, k_step);
     }
   }
@@ -171,15 +174,24 @@ void add_product(ElementType element, int n, int k, std::vector<float> a, std::v
 }
 
 void multiply(const Caller& caller, const Product& product) {
+  // Each warp's part of the product is its 16 rows: it reads those of A, and all of B.
+  std::vector<Issue> parts(caller.issue->parties, *caller.issue);
+  std::vector<Caller> part_readers;
+  for (uint32_t warp = 0; warp < parts.size(); ++warp) {
+    parts[warp].stamp.party += warp;
+    parts[warp].parties = 1;
+    part_readers.push_back({caller.thread, caller.op, caller.site, &parts[warp]});
+  }
   const WgmmaShape& shape = product.call.shape;
   std::vector<float> a(kProductRows * shape.k());
   std::vector<float> b(shape.k() * shape.n);
   if (product.fragments.empty()) {
-    decode_shared(caller, shape, product.call.descriptor_a, shape.a_mn_major, kProductRows, a.data(), shape.k(), 1);
+    decode_shared(part_readers, shape, product.call.descriptor_a, shape.a_mn_major, kProductRows, a.data(), shape.k(),
+                  1);
   } else {
     decode_fragments(shape, product.fragments, a.data());
   }
-  decode_shared(caller, shape, product.call.descriptor_b, shape.b_mn_major, shape.n, b.data(), 1, shape.n);
+  decode_shared({caller}, shape, product.call.descriptor_b, shape.b_mn_major, shape.n, b.data(), 1, shape.n);
   std::vector<float>& d = product.tile->values;
   if (!product.call.accumulate) std::fill(d.begin(), d.end(), 0.0f);
   add_product(shape.element, shape.n, shape.k(), std::move(a), std::move(b), d.data());

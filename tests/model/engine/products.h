@@ -66,10 +66,13 @@ struct ThreadRegisters {
   bool fenced = false;
 };
 
+constexpr int kProductRowsOfWarp = 16;
+
 // Shared memory that a wgmma reads, until all threads of the warpgroup have waited for it.
 struct ProductRead {
   uint32_t begin;
   uint32_t end;
+  bool is_a;  // each warp reads its own rows of it alone
   uint64_t group;
   Site site;
   int threads_to_wait = 128;

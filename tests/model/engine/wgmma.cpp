@@ -69,12 +69,12 @@ std::shared_ptr<AccumulatorTile> tile_of(const Caller& caller, Warpgroup& warpgr
 }
 
 void note_reads(Warpgroup& warpgroup, const WgmmaCall& call, uint64_t group, Site site) {
-  const auto note = [&](uint64_t bits, bool mn_major, int extent) {
+  const auto note = [&](uint64_t bits, bool mn_major, int extent, bool is_a) {
     const AddressRange range = range_of(MatrixDescriptor(bits), mn_major, extent);
-    warpgroup.products.reads.push_back({range.begin, range.end, group, site});
+    warpgroup.products.reads.push_back({range.begin, range.end, is_a, group, site});
   };
-  if (call.fragment == nullptr) note(call.descriptor_a, call.shape.a_mn_major, kProductRows);
-  note(call.descriptor_b, call.shape.b_mn_major, call.shape.n);
+  if (call.fragment == nullptr) note(call.descriptor_a, call.shape.a_mn_major, kProductRows, true);
+  note(call.descriptor_b, call.shape.b_mn_major, call.shape.n, false);
 }
 
 // The calling thread has waited for all groups before `end_group`.

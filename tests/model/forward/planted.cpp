@@ -14,54 +14,9 @@ constexpr int kCleanUpWarp = 2;
 constexpr int kConsumerWarp = 4;      // the first of consumer 0
 constexpr int kConsumerThread = 133;  // lane 5 of it
 
-Fault skip(Op op, const std::string& at = "", const std::string& function = "") {
-  Fault fault;
-  fault.op = op;
-  fault.at = at;
-  fault.function = function;
-  return fault;
-}
-
-Fault repeat(Fault fault) {
-  fault.change = Change::kRepeat;
-  return fault;
-}
-
-Fault add(Fault fault, int64_t amount) {
-  fault.change = Change::kAdd;
-  fault.amount = amount;
-  return fault;
-}
-
-Fault delay(Fault fault, int64_t steps) {
-  fault.change = Change::kDelay;
-  fault.amount = steps;
-  return fault;
-}
-
-// Later than anything that does not wait for it.
-Fault late(const std::string& at) {
-  return delay(skip(Op::kTmaLoad, at), 20'000);
-}
-
 // Later than all that was about to be issued.
 Fault slow_stores() {
   return delay(skip(Op::kTmaStore), 1'000);
-}
-
-Fault of_warp(Fault fault, int warp) {
-  fault.warp = warp;
-  return fault;
-}
-
-Fault of_thread(Fault fault, int thread) {
-  fault.thread = thread;
-  return fault;
-}
-
-Fault only(Fault fault, int occurrence) {
-  fault.occurrence = occurrence;
-  return fault;
 }
 
 std::vector<PlantedBug> barrier_bugs() {

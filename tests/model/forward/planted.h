@@ -1,22 +1,13 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
-#include "engine/machine.h"
+#include "planted_bug.h"
 #include "problem.h"
 
 namespace tandem::model {
 
-// The forward kernel with one thing broken in one place, and what the model has to say of it.
-struct PlantedBug {
-  std::string name;
-  std::string text;  // what is broken
-  std::vector<Fault> faults;
-  ReportKind kind;
-  std::vector<std::string> words;  // that the report's message has
-};
-
+// The forward kernel with one bug at a time.
 const std::vector<PlantedBug>& planted_bugs();
 
 // Large enough for every stage to be used twice, and for three tiles to one block; with keys at the end that are not

@@ -4,10 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "make_problem.h"
 #include "problem.h"
 #include "sm90/forward/tiles.h"
 
-// Attention problems for the model, in terms of an instance's tiles.
+// Attention problems for the forward, in terms of an instance's tiles.
 namespace tandem::model {
 
 // One instance of the forward kernel: a row of sm90::kForwardTiles and an element type.
@@ -25,15 +26,9 @@ std::vector<InstanceId> forward_instances(int32_t dtype);
 // Of the instance's own head dims.
 optest::Problem dense_problem(const InstanceId& instance, int64_t seqlen_q, int64_t seqlen_k, int64_t nheads = 1);
 
-// Sequences of these lengths with rows between, before and after them that belong to none.
+// packed_with_gaps() of the instance's own head dims.
 optest::Problem packed_problem(const InstanceId& instance, const std::vector<int32_t>& lengths_q,
                                const std::vector<int32_t>& lengths_k, int64_t nheads = 1);
-
-// Row intervals of every head and batch entry: row i sees keys [lo, hi), as `interval` says of (head, i).
-struct Interval {
-  int32_t lo, hi;
-};
-void set_intervals(optest::Problem& problem, const std::function<Interval(int64_t head, int64_t row)>& interval);
 
 // Makes the scores of the rows that `grows` names grow from each block of keys to the next, in the order in which
 // kernels visit them, the last block first: by so many powers of two. Those of all other rows stay small. Dense

@@ -208,8 +208,27 @@ TEST(Wgmma, OperandsBeingRead) {
   expect_finished(overwrite(true, kA));
   expect_finished(overwrite(true, kB + 1020));
   expect_finished(overwrite(false, kB + 1024));
-  expect_report(overwrite(false, kA + 8188), ReportKind::kRace, "which a wgmma of warpgroup 0 at product_test.cpp");
+  expect_report(overwrite(false, kA + 8188), ReportKind::kRace, "read in wgmma at product_test.cpp");
   expect_report(overwrite(false, kB + 1020), ReportKind::kRace, "not all its threads have waited for it");
+}
+
+// Of A in shared memory a warp's part of the product reads the warp's own 16 rows: those it may write again when it has
+// waited itself.
+TEST(Wgmma, EachWarpReadsItsRowsOfA) {
+  const auto overwrite = [](int rows_on) {
+    return run_warpgroup([=] {
+      float d[4];
+      ptx::wgmma_fence();
+      issue(d, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      const int row = (ptx::warp_index() * 16 + rows_on) % 64;
+      if (ptx::lane_index() == 0) ptx::store_shared(kA + static_cast<uint32_t>(row) * 128, 0u);
+    });
+  };
+  expect_finished(overwrite(0));
+  expect_finished(overwrite(15));
+  expect_report(overwrite(16), ReportKind::kRace, "wgmma");
 }
 
 TEST(Mma, RegistersAreOrdinary) {
