@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "sm90/backward/finish.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/step.cuh"
 #include "sm90/backward/traits.h"
@@ -37,11 +38,10 @@ class BackwardConsumer {
         finish_tile();
       } else {
         ptx::mbarrier_wait(Traits::kVFull, reader_.parity());
-        clear_tile();
+        clear_gradient<typename Traits::DkTile>(Traits::kSmemK, w_);
+        clear_gradient<typename Traits::DvTile>(Traits::kSmemV, w_);
       }
-      ptx::fence_proxy_async_shared();
-      ptx::warp_sync();
-      ptx::mbarrier_arrive_if(Traits::kGradsFull, ptx::lane_index() == 0);
+      hand_over_gradients<Traits>();
       reader_.release_by_warp();
     }
     ptx::bulk_wait<0>();  // shared memory must outlive the reductions, the grid's end publish them
@@ -63,14 +63,9 @@ class BackwardConsumer {
 
   // S^T as it comes from the product, to P^T.
   TANDEM_DEVICE void make_p(int flags, int q) {
-    if constexpr (Traits::kGeneral) transform_scores();
+    if constexpr (Traits::kGeneral) transform_scores(state_, params_);
     if (TANDEM_UNLIKELY((flags & kStepMasked) != 0)) hide_scores(state_, params_, reader_.slot(), q, w_);
     scores_to_p(state_, params_, lse_address(q));
-  }
-
-  TANDEM_DEVICE void transform_scores() {
-    if (params_.transform == ScoreTransform::kMultiply) multiply_scores(state_.acc_s, params_.score_factor);
-    if (params_.transform == ScoreTransform::kSoftcap) softcap_scores(state_.acc_s, params_.score_factor);
   }
 
   // Both consumers: dS is written, and the products with the buffer that comes next are done.
@@ -131,7 +126,7 @@ class BackwardConsumer {
       ds ^= 1;
       store_ds(state_, delta_address(o.index), ds, w_);
       ptx::fence_proxy_async_shared();
-      send_dq<Traits>(params_, q.index, w_);
+      send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
       q = next_q;
       flags = next_flags;
       if (!is_last(flags)) next_flags = await(next_q);
@@ -195,7 +190,7 @@ class BackwardConsumer {
   TANDEM_DEVICE void write_ds_and_issue_dv(int flags, int q, int o) {
     store_ds(state_, delta_address(o), o, w_);
     ptx::fence_proxy_async_shared();  // dS, and dQ of the step before
-    if (!is_first(flags)) send_dq<Traits>(params_, stage_before(q), w_);
+    if (!is_first(flags)) send_dq<Traits>(params_, q_block_of_stage<Traits>(stage_before(q)), w_, w_);
     ptx::wgmma_fence();
     issue_dv(state_, o, !is_first(flags));
     meet();
@@ -210,7 +205,7 @@ class BackwardConsumer {
     ptx::wgmma_fence_operand(state_.acc_dq());
     stage_dq(state_, w_);
     ptx::fence_proxy_async_shared();
-    send_dq<Traits>(params_, q.index, w_);
+    send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
     ptx::wgmma_wait<0>();
     release(Traits::kDoEmpty, o);
     if (!is_first(flags)) release_q(stage_before(q.index));
@@ -234,49 +229,13 @@ class BackwardConsumer {
     ptx::mbarrier_arrive_if(barrier_at(Traits::kQEmpty, stage), ptx::lane_index() == 0);
   }
 
-  // The gradients, to where K and V were.
   TANDEM_DEVICE void finish_tile() {
-    using Element = typename Traits::Element;
     ptx::wgmma_fence_operand(state_.acc_dk);
     ptx::wgmma_fence_operand(state_.acc_dv);
-    ptx::named_barrier_sync(kGradsBarrier, 2 * ptx::kWarpgroupThreads);
+    meet_at_the_end();
     const TileKeyRange keys = reader_.slot().keys();
-    clear_unused(state_.acc_dk, keys);
-    clear_unused(state_.acc_dv, keys);
-    const float dk_scale[2] = {params_.softmax_scale, params_.softmax_scale};
-    const float dv_scale[2] = {1.0f, 1.0f};
-    store_accumulator<Element, typename Traits::DkTile>(dk_place(), state_.acc_dk, dk_scale);
-    store_accumulator<Element, typename Traits::DvTile>(dv_place(), state_.acc_dv, dv_scale);
-  }
-
-  // Keys past the used length: what P and dS of 0 were multiplied by may have been a NaN. The vote only skips keys that
-  // stay as they are.
-  template <int kRegisters>
-  TANDEM_DEVICE void clear_unused(float (&accumulator)[kRegisters], const TileKeyRange& keys) const {
-    const int used = keys.k_len - keys.first_key - w_ * 64;
-    if (used >= 64) return;
-    TANDEM_UNROLL
-    for (int i = 0; i < kRegisters; ++i) {
-      if (fragment_row(half_of(i)) >= used) accumulator[i] = 0.0f;
-    }
-  }
-
-  TANDEM_DEVICE void clear_tile() const {
-    clear_place(dk_place(), Traits::DkTile::kBytes);
-    clear_place(dv_place(), Traits::DvTile::kBytes);
-  }
-  TANDEM_DEVICE static void clear_place(uint32_t address, int bytes) {
-    TANDEM_NO_UNROLL
-    for (int i = (ptx::thread_rank() % ptx::kWarpgroupThreads) * 16; i < bytes; i += ptx::kWarpgroupThreads * 16) {
-      ptx::store_shared(address + static_cast<uint32_t>(i), RowValues{});
-    }
-  }
-
-  TANDEM_DEVICE uint32_t dk_place() const {
-    return Traits::kSmemK + static_cast<uint32_t>(w_) * Traits::DkTile::kBytes;
-  }
-  TANDEM_DEVICE uint32_t dv_place() const {
-    return Traits::kSmemV + static_cast<uint32_t>(w_) * Traits::DvTile::kBytes;
+    write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, keys, Traits::kSmemK, w_, params_.softmax_scale);
+    write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, keys, Traits::kSmemV, w_, 1.0f);
   }
 
   const BackwardParams& params_;

@@ -1,12 +1,13 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "sm90/backward/params.h"
 
 namespace tandem::sm90 {
 
-// One compiled backward kernel, as the CUDA runtime takes it.
+// One compiled backward kernel, and what its launch needs.
 struct BackwardInstance {
-  const void* kernel;
+  void (*kernel)(BackwardParams);
   int threads;
   int smem_bytes;
 };

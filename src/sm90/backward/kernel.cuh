@@ -2,6 +2,7 @@
 
 #include "sm90/backward/clean.cuh"
 #include "sm90/backward/consume.cuh"
+#include "sm90/backward/consume_split.cuh"
 #include "sm90/backward/load.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/store.cuh"
@@ -60,7 +61,26 @@ TANDEM_DEVICE void init_backward_barriers() {
     ptx::mbarrier_init(barrier_at(Traits::kTileFull, slot), 1);
     ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + 2);
   }
+  if constexpr (Traits::kSplit) {
+    ptx::mbarrier_init(Traits::kPFull, 4);
+    ptx::mbarrier_init(Traits::kPEmpty, 4);
+    for (int ds = 0; ds < 2; ++ds) {
+      ptx::mbarrier_init(barrier_at(Traits::kDsFull, ds), 4);
+      ptx::mbarrier_init(barrier_at(Traits::kDsEmpty, ds), 4);
+    }
+  }
   ptx::fence_mbarrier_init();
+}
+
+template <typename Traits>
+TANDEM_DEVICE void consume_steps(const BackwardParams& params, int w) {
+  if constexpr (!Traits::kSplit) {
+    BackwardConsumer<Traits>(params, w).run();
+  } else if (w == 0) {
+    SplitConsumerOfP<Traits>(params, w).run();
+  } else {
+    SplitConsumerOfDs<Traits>(params, w).run();
+  }
 }
 
 template <typename Traits>
@@ -89,7 +109,7 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
     }
   } else {
     ptx::setmaxnreg_increase<Traits::kConsumerRegisters>();
-    BackwardConsumer<Traits>(params, warpgroup - 1).run();
+    consume_steps<Traits>(params, warpgroup - 1);
   }
 }
 

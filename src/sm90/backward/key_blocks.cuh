@@ -72,10 +72,10 @@ TANDEM_DEVICE KeyBlockOrigin packed_key_block(const BackwardParams& params, int 
 TANDEM_DEVICE KeyBlockRecord closed_record(const KeyBlockParams& params, const KeyBlockOrigin& origin) {
   const BackwardSequence& sequence = origin.sequence;
   const BasicMaskSpec<int>& mask = params.problem.mask;
-  const int first_key = origin.n_block * kKeyBlockKeys;
+  const int first_key = origin.n_block * params.block_n;
   const bool dense = params.problem.sequences == nullptr;
   const BasicBlockRange<int> range =
-      m_block_range(mask, first_key, first_key + kKeyBlockKeys, sequence.q_len, sequence.k_len, params.block_m);
+      m_block_range(mask, first_key, first_key + params.block_n, sequence.q_len, sequence.k_len, params.block_m);
   const BasicRowRange<int> seeing = row_range(mask, 0, sequence.k_len, sequence.q_len, sequence.k_len);
   const BasicTileBounds<int> seen = tile_bounds(mask, 0, sequence.q_len, sequence.q_len, sequence.k_len);
   KeyBlockRecord record{};
@@ -87,7 +87,8 @@ TANDEM_DEVICE KeyBlockRecord closed_record(const KeyBlockParams& params, const K
   record.sequence = {origin.batch, sequence.m_block_begin, {0, 0}};
   const int keys_end = dense && seen.max_hi == params.problem.seqlen_k ? INT32_MAX : seen.max_hi;
   for (int word = 0; word < 4; ++word) {
-    record.seen.bits[word] = bits_between(first_key + word * 32, seen.min_lo, keys_end);
+    const bool exists = word * 32 < params.block_n;
+    record.seen.bits[word] = exists ? bits_between(first_key + word * 32, seen.min_lo, keys_end) : 0xffffffffu;
   }
   return record;
 }
@@ -121,7 +122,7 @@ TANDEM_DEVICE void mark_seen_keys(const KeyBlockParams& params, const KeyBlockOr
   for (int word = 0; word < 4; ++word) {
     TANDEM_UNROLL
     for (int lanes = 16; lanes > 0; lanes /= 2) seen[word] |= ptx::shuffle_xor(seen[word], lanes);
-    record.seen.bits[word] = seen[word];
+    if (word * 32 < params.block_n) record.seen.bits[word] = seen[word];
   }
 }
 
@@ -137,10 +138,10 @@ TANDEM_DEVICE void narrow_record(const KeyBlockParams& params, const KeyBlockOri
     for (int m = record.rows.m_begin + ptx::lane_index(); m < record.rows.m_end; m += ptx::kWarpThreads) {
       const MBlockBounds bounds = ptx::load_global(
           params.problem.bounds + q_block_index(origin.sequence.m_block_begin + m, head, params.problem.nheads_q));
-      if (bounds.max_hi <= first_key || bounds.min_lo >= first_key + kKeyBlockKeys) continue;
+      if (bounds.max_hi <= first_key || bounds.min_lo >= first_key + params.block_n) continue;
       begin = min_of(begin, m);
       last = max_of(last, m);
-      full = full || (bounds.max_lo <= first_key && bounds.min_hi >= first_key + kKeyBlockKeys);
+      full = full || (bounds.max_lo <= first_key && bounds.min_hi >= first_key + params.block_n);
     }
   }
   begin = min_of_warp(begin);

@@ -4,14 +4,12 @@
 
 namespace tandem::sm90 {
 
-// Keys of an n_block, in every instance.
-constexpr int kKeyBlockKeys = 128;
-
 // Parameter of the kernel that plans the tiles of the backward kernel.
 struct KeyBlockParams {
   BackwardParams problem;
   KeyBlockRecord* records = nullptr;
   int block_m = 0;
+  int block_n = 0;  // at most 128
   int dense_key_blocks = 0;
   int dense_m_blocks = 0;  // of each sequence
 };

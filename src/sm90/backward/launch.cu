@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "sm90/backward/instance.h"
 #include "sm90/backward/key_blocks.cuh"
 #include "sm90/backward/plan.h"
@@ -9,27 +11,41 @@
 #include "sm90/backward/preprocess.h"
 #include "sm90/backward/tiles.h"
 #include "sm90/cuda_call.h"
+#include "sm90/launch_grid.h"
 #include "sm90/tensor_map.h"
 
 namespace tandem::sm90 {
 namespace {
 
+using InstanceOf = BackwardInstance (*)();
+
+template <typename Element, int kRow>
+constexpr InstanceOf general_instance() {
+  if constexpr (has_general_instance(kRow)) {
+    return &backward_instance<Element, kRow, true>;
+  } else {
+    return nullptr;
+  }
+}
+
 // nullptr kernel: the row has no such instance.
-template <typename Element>
-BackwardInstance find_instance(int row, bool general) {
-  static_assert(kBackwardTilesCount == 2);
-  if (row == 0) return general ? BackwardInstance{} : backward_instance<Element, 0, false>();
-  return general ? backward_instance<Element, 1, true>() : backward_instance<Element, 1, false>();
+template <typename Element, int... kRows>
+BackwardInstance find_instance(int row, bool general, std::integer_sequence<int, kRows...>) {
+  constexpr InstanceOf plain[] = {&backward_instance<Element, kRows, false>...};
+  constexpr InstanceOf of_general[] = {general_instance<Element, kRows>()...};
+  const InstanceOf found = general ? of_general[row] : plain[row];
+  return found == nullptr ? BackwardInstance{} : found();
 }
 
 BackwardInstance find_instance(DType dtype, int row, bool general) {
-  return dtype == DType::kBf16 ? find_instance<Bf16>(row, general) : find_instance<Fp16>(row, general);
+  constexpr std::make_integer_sequence<int, kBackwardTilesCount> rows;
+  return dtype == DType::kBf16 ? find_instance<Bf16>(row, general, rows) : find_instance<Fp16>(row, general, rows);
 }
 
 Status allow_shared_memory(const BackwardInstance& instance) {
-  return to_status(
-      cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.smem_bytes),
-      "shared memory of the backward kernel");
+  return to_status(cudaFuncSetAttribute(reinterpret_cast<const void*>(instance.kernel),
+                                        cudaFuncAttributeMaxDynamicSharedMemorySize, instance.smem_bytes),
+                   "shared memory of the backward kernel");
 }
 
 Status encode_maps(const BackwardPlan& plan, BackwardParams* params) {
@@ -41,29 +57,10 @@ Status encode_maps(const BackwardPlan& plan, BackwardParams* params) {
   return encode_tensor_map(plan.dv, &params->dv);
 }
 
-// May begin while the kernel before still runs, and waits for it.
-Status launch_dependent(const void* kernel, int64_t blocks, int threads, int smem_bytes, void* parameter,
-                        cudaStream_t stream, const char* what) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned int>(blocks));
-  config.blockDim = dim3(static_cast<unsigned int>(threads));
-  config.dynamicSmemBytes = static_cast<size_t>(smem_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* arguments[] = {parameter};
-  return to_status(cudaLaunchKernelExC(&config, kernel, arguments), what);
-}
-
 Status launch_key_blocks(const BackwardPlan& plan, cudaStream_t stream) {
-  KeyBlockParams params = plan.key_blocks;
   constexpr int kRecordsPerBlock = kKeyBlockThreads / 32;
-  return launch_dependent(reinterpret_cast<const void*>(&key_blocks_kernel),
-                          ceil_div(plan.max_records, kRecordsPerBlock), kKeyBlockThreads, 0, &params, stream,
-                          "the kernel that plans the backward");
+  const Grid grid = {ceil_div(plan.max_records, kRecordsPerBlock), kKeyBlockThreads, 0, true};
+  return launch_grid(&key_blocks_kernel, grid, plan.key_blocks, stream, "the kernel that plans the backward");
 }
 
 // dK and dV, and the sums of dQ.
@@ -78,8 +75,8 @@ Status launch_gradients(const BackwardPlan& plan, const Execution& exec) {
   BackwardParams params = plan.params;
   TANDEM_RETURN_IF_ERROR(encode_maps(plan, &params));
   const int64_t blocks = min_of(max_of(sms - exec.sm_margin, 1), plan.max_tiles);
-  return launch_dependent(instance.kernel, blocks, instance.threads, instance.smem_bytes, &params, stream,
-                          "the backward kernel");
+  const Grid grid = {blocks, instance.threads, static_cast<uint32_t>(instance.smem_bytes), true};
+  return launch_grid(instance.kernel, grid, params, stream, "the backward kernel");
 }
 
 }  // namespace
@@ -93,10 +90,7 @@ Status prepare_backward() {
       }
     }
   }
-  cudaFuncAttributes attributes;
-  TANDEM_RETURN_IF_ERROR(
-      to_status(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&key_blocks_kernel)),
-                "loading the kernel that plans the backward"));
+  TANDEM_RETURN_IF_ERROR(load_kernel(&key_blocks_kernel, "loading the kernel that plans the backward"));
   TANDEM_RETURN_IF_ERROR(prepare_preprocess());
   return prepare_postprocess();
 }

@@ -75,10 +75,7 @@ Status check_types(const AttentionProblem& p) {
 
 Status check_headdims(const AttentionProblem& p) {
   TANDEM_RETURN_IF_ERROR(check_headdim("headdim", p.headdim));
-  TANDEM_RETURN_IF_ERROR(check_headdim("headdim_v", p.headdim_v));
-  if (tiles_row_of(p) >= 0) return Status::ok();
-  return Status::unsupported("headdim is " + std::to_string(p.headdim) + " and headdim_v is " +
-                             std::to_string(p.headdim_v) + "; the backward of the sm90 backend takes up to 128 so far");
+  return check_headdim("headdim_v", p.headdim_v);
 }
 
 Status check_counts(const AttentionProblem& p, const BackwardTiles& tiles) {
@@ -212,6 +209,7 @@ BackwardPlan plan_backward(const AttentionProblem& p) {
   plan.key_blocks.problem = params;
   plan.key_blocks.records = backward_buffers(p, layout).records;
   plan.key_blocks.block_m = tiles.block_m;
+  plan.key_blocks.block_n = tiles.block_n;
   plan.key_blocks.dense_key_blocks = p.packed ? 0 : static_cast<int>(layout.max_n_blocks);
   plan.key_blocks.dense_m_blocks = p.packed ? 0 : static_cast<int>(ceil_div(p.seqlen_q, tiles.block_m));
   return plan;

@@ -18,6 +18,7 @@
 #include "sm90/ptx/named_barrier.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/warp.cuh"
+#include "sm90/tile/unpack.cuh"
 
 // What the backward kernel needs of each row before it begins:
 //
@@ -42,17 +43,6 @@ struct PreprocessShape {
   static constexpr int kRowsOfLane = Traits::kBlockM / ptx::kWarpThreads;  // of the first warp
   static constexpr int kBlocksOnSm = kPanels <= 2 ? 4 : 2;  // so that all loads of a thread fit into its registers
 };
-
-template <typename Element>
-TANDEM_DEVICE float low_half(uint32_t word) {
-  if constexpr (std::is_same_v<Element, Bf16>) return ptx::bits_to_float(word << 16);
-  return fp16_to_float(static_cast<uint16_t>(word));
-}
-template <typename Element>
-TANDEM_DEVICE float high_half(uint32_t word) {
-  if constexpr (std::is_same_v<Element, Bf16>) return ptx::bits_to_float(word & 0xffff0000u);
-  return fp16_to_float(static_cast<uint16_t>(word >> 16));
-}
 
 // What a thread reads of its rows, all of it under way at once.
 template <typename Traits>

@@ -37,11 +37,18 @@ struct BackwardState {
   float acc_dk[Traits::kHeadDim / 2];   // (64, kHeadDim)
   float acc_dv[Traits::kHeadDimV / 2];  // (64, kHeadDimV)
   float acc_s[Traits::kBlockM / 2];     // (64, kBlockM): S^T, then P^T
-  float acc_dp[Traits::kBlockM / 2];    // (64, kBlockM): dP^T; its first 32 are also this consumer's square of dQ
+  float acc_dp[Traits::kBlockM / 2];    // (64, kBlockM): dP^T; unless split, its first 32 are also a square of dQ
+  float acc_square[32];                 // split: (64, 64), of dQ
   uint32_t frag_p[kGroups][4];          // P^T in the element type
   RowValues values[kPrefetch ? kGroups : 1];
 
-  TANDEM_DEVICE float (&acc_dq())[32] { return reinterpret_cast<float (&)[32]>(acc_dp); }
+  TANDEM_DEVICE float (&acc_dq())[32] {
+    if constexpr (Traits::kSplit) {
+      return acc_square;
+    } else {
+      return reinterpret_cast<float (&)[32]>(acc_dp);
+    }
+  }
 };
 
 // ------------------------------------------------------------------------------------------------------- products
@@ -109,13 +116,13 @@ TANDEM_DEVICE void issue_dk(BackwardState<Traits>& state, int ds, int q, int w, 
   ptx::wgmma_commit();
 }
 
-// This consumer's square of dQ = dS K, over all keys of the tile. (64, kBlockN) x (kBlockN, 64)
+// A square of dQ = dS K, over all keys of the tile. (64, kBlockN) x (kBlockN, 64)
 template <typename Traits>
-TANDEM_DEVICE void issue_dq(BackwardState<Traits>& state, int ds, int w) {
+TANDEM_DEVICE void issue_dq(BackwardState<Traits>& state, int ds, int square) {
   using DsTile = typename Traits::DsTile;
   using KTile = typename Traits::KTile;
-  const uint32_t rows = Traits::kDqByRows ? static_cast<uint32_t>(w) * 64 * DsTile::kPanelRowBytes : 0;
-  const uint32_t columns = Traits::kDqByRows ? 0 : static_cast<uint32_t>(w) * KTile::kPanelBytes;
+  const uint32_t rows = Traits::kDqByRows ? static_cast<uint32_t>(square) * 64 * DsTile::kPanelRowBytes : 0;
+  const uint32_t columns = Traits::kDqByRows ? 0 : static_cast<uint32_t>(square) * KTile::kPanelBytes;
   const uint32_t ds_offset = static_cast<uint32_t>(ds) * DsTile::kBytes + rows;
   TANDEM_UNROLL
   for (int step = 0; step < Traits::kBlockN / 16; ++step) {
@@ -200,6 +207,13 @@ TANDEM_DEVICE void hide_scores(BackwardState<Traits>& state, const BackwardParam
   }
 }
 
+// What may happen to scores before the softmax.
+template <typename Traits>
+TANDEM_DEVICE void transform_scores(BackwardState<Traits>& state, const BackwardParams& params) {
+  if (params.transform == ScoreTransform::kMultiply) multiply_scores(state.acc_s, params.score_factor);
+  if (params.transform == ScoreTransform::kSoftcap) softcap_scores(state.acc_s, params.score_factor);
+}
+
 // S^T to P^T = 2^(scale_log2 S - LSE), in fp32 and, unless that comes later, in the element type. Under a softcap acc_s
 // then holds P (1 - tanh^2), what dS is to be multiplied by.
 template <typename Traits>
@@ -226,17 +240,23 @@ TANDEM_DEVICE void scores_to_p(BackwardState<Traits>& state, const BackwardParam
   }
 }
 
+// Where this thread writes dS^T of its warp's 16 keys, in panel `panel` of a buffer, with stmatrix: matrices 0, 1 are
+// keys 0-7, 8-15 and 8 queries, 2, 3 the next 8 queries. 16 queries on are 16 rows.
+template <typename Traits>
+TANDEM_DEVICE uint32_t ds_address(int ds, int panel) {
+  using DsTile = typename Traits::DsTile;
+  const int lane = ptx::lane_index();
+  return Traits::kSmemDs + static_cast<uint32_t>(ds) * DsTile::kBytes +
+         static_cast<uint32_t>(panel) * DsTile::kPanelBytes +
+         DsTile::chunk_offset(lane / 16 * 8 + lane % 8, fragment_thread().warp * 32 + lane / 8 % 2 * 16);
+}
+
 // dS^T = P^T (dP^T - delta) to its buffer, as (queries, keys), for the products and for the other consumer.
 template <typename Traits>
 TANDEM_DEVICE void store_ds(BackwardState<Traits>& state, uint32_t delta_address, int ds, int w) {
   using DsTile = typename Traits::DsTile;
   using Element = typename Traits::Element;
-  const int lane = ptx::lane_index();
-  const int warp = fragment_thread().warp;
-  // stmatrix: matrices 0, 1 are keys 0-7, 8-15 of the warp's 16 and 8 queries; 2, 3 the next 8 queries.
-  const uint32_t address = Traits::kSmemDs + static_cast<uint32_t>(ds) * DsTile::kBytes +
-                           static_cast<uint32_t>(w) * DsTile::kPanelBytes +
-                           DsTile::chunk_offset(lane / 16 * 8 + lane % 8, warp * 32 + lane / 8 % 2 * 16);
+  const uint32_t address = ds_address<Traits>(ds, w);
   TANDEM_UNROLL
   for (int group = 0; group < BackwardState<Traits>::kGroups; ++group) {
     if constexpr (Traits::kLateP) pack_a_fragment<Element>(state.frag_p[group], state.acc_s, group);
@@ -252,17 +272,17 @@ TANDEM_DEVICE void store_ds(BackwardState<Traits>& state, uint32_t delta_address
   }
 }
 
-// This warp's part of dQ on its way out: written in the order of dq_place(), sent by one lane.
+// This warp's 16 rows of a square of dQ on their way out: written in the order of dq_place(), sent by one lane.
 template <typename Traits>
-TANDEM_DEVICE uint32_t dq_part(int w) {
-  const int warp = fragment_thread().warp;
-  return static_cast<uint32_t>(w * 4 + warp) * Traits::kDqWarpBytes;
+TANDEM_DEVICE uint32_t dq_place_of_warp(int w) {
+  return Traits::kSmemDq + static_cast<uint32_t>(w) * Traits::kDqSquareBytes +
+         static_cast<uint32_t>(fragment_thread().warp) * Traits::kDqWarpBytes;
 }
 template <typename Traits>
 TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
-  ptx::bulk_wait_read<0>();  // by lane 0, which sent the part before
+  ptx::bulk_wait_read<0>();  // by lane 0, which sent what lies there
   ptx::warp_sync();
-  const uint32_t address = Traits::kSmemDq + dq_part<Traits>(w) + static_cast<uint32_t>(ptx::lane_index()) * 16;
+  const uint32_t address = dq_place_of_warp<Traits>(w) + static_cast<uint32_t>(ptx::lane_index()) * 16;
   const float (&acc_dq)[32] = state.acc_dq();
   TANDEM_UNROLL
   for (int group = 0; group < 8; ++group) {
@@ -270,16 +290,21 @@ TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
                                                        acc_dq[4 * group + 3]});
   }
 }
-// After fence_proxy_async_shared() by every lane. q: stage of the step's Q.
+// After fence_proxy_async_shared() by every lane.
 template <typename Traits>
-TANDEM_DEVICE void send_dq(const BackwardParams& params, int q, int w) {
+TANDEM_DEVICE void send_dq(const BackwardParams& params, int q_block, int square, int w) {
   ptx::warp_sync();
   if (ptx::lane_index() != 0) return;
-  const int q_block = ptx::load_shared<int>(step_address<Traits>(q));
-  const uint32_t part = dq_part<Traits>(w);
-  ptx::bulk_reduce_add_f32(params.dq + int64_t{q_block} * (Traits::kDqBytes / 4) + part / 4, Traits::kSmemDq + part,
+  const uint32_t part = static_cast<uint32_t>(square) * Traits::kDqSquareBytes +
+                        static_cast<uint32_t>(fragment_thread().warp) * Traits::kDqWarpBytes;
+  ptx::bulk_reduce_add_f32(params.dq + (int64_t{q_block} * Traits::kDqBytes + part) / 4, dq_place_of_warp<Traits>(w),
                            Traits::kDqWarpBytes);
   ptx::bulk_commit();
+}
+// Where the dQ of the step lies whose Q is in stage q.
+template <typename Traits>
+TANDEM_DEVICE int q_block_of_stage(int q) {
+  return ptx::load_shared<int>(step_address<Traits>(q));
 }
 
 }  // namespace tandem::sm90

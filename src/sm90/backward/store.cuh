@@ -22,16 +22,16 @@ struct GradientStore {
   int headdim;
 };
 
-// Both consumers' keys. A whole warp.
+// A whole warp.
 template <typename Traits, typename Tile>
 TANDEM_DEVICE void store_gradient(const BackwardParams& params, BackwardSlot<Traits> slot, const GradientStore& to,
                                   uint32_t place) {
   const TileKeyRange keys = slot.keys();
   const int head = slot.head().key_head;
   TANDEM_NO_UNROLL
-  for (int w = 0; w < Traits::kConsumers; ++w) {
-    const uint32_t smem = place + static_cast<uint32_t>(w) * Tile::kBytes;
-    const int first_key = keys.first_key + w * 64;
+  for (int group = 0; group < Traits::kKeyGroups; ++group) {
+    const uint32_t smem = place + static_cast<uint32_t>(group) * Tile::kBytes;
+    const int first_key = keys.first_key + group * 64;
     const int left = keys.k_rows - first_key;
     const int row = keys.k_begin + first_key;
     if (left <= 0) continue;

@@ -7,16 +7,18 @@ struct BackwardTiles {
   int headdim;    // of Q and K
   int headdim_v;  // of V and O
   int block_m;    // query rows of a step
-  int block_n;    // keys of a work tile; two consumer warpgroups of 64 each
-  int q_stages;   // a stage of Q is released one step late, by dK: two would wait for ever
+  int block_n;    // keys of a work tile
+  int q_stages;
   int do_stages;
   bool late_p;  // P is packed, and dV issued, after dS: for want of registers
+  bool split;   // the two consumers share 64 keys: one makes P and dV, the other dS and dK; else they have 64 each
 };
 
 // From the smallest: a problem runs in the first that covers both its head dims.
 constexpr BackwardTiles kBackwardTiles[] = {
-    {64, 64, 128, 128, 3, 2, true},    //
-    {128, 128, 64, 128, 3, 3, false},  //
+    {64, 64, 128, 128, 3, 2, true, false},    //
+    {128, 128, 64, 128, 3, 3, false, false},  //
+    {256, 256, 64, 64, 2, 1, false, true},    //
 };
 constexpr int kBackwardTilesCount = sizeof(kBackwardTiles) / sizeof(kBackwardTiles[0]);
 

@@ -9,8 +9,8 @@
 // One instance of the backward kernel: its tile, its roles, its shared memory and its barriers. No CUDA in here: the
 // launcher, the host model and the tests read the same numbers. docs/SCHEDULE.md gives the budgets behind them.
 //
-// Barriers. w: consumer warpgroup, 0 or 1; q: stage of Q; o: stage of dO; t: slot of a work tile. "warps": one arrival
-// of each, by lane 0.
+// Barriers. w: consumer warpgroup, 0 or 1; q: stage of Q; o: stage of dO; d: buffer of dS; t: slot of a work tile.
+// "warps": one arrival of each, by lane 0.
 //
 // clang-format off
 // | name          | kind     | a phase needs    | who arrives                          | who waits                         |
@@ -33,10 +33,18 @@
 // | tile_full[t]  | mbarrier | 1 and the bytes  | load thread, copy engine: the slot   | everybody                         |
 // |               |          | of a record      | is set                               |                                   |
 // | tile_empty[t] | mbarrier | 10 warps         | consumers, clean-up and store warp   | load thread                       |
+// |               |          |                  |                                      |                                   |
+// | not split     |          |                  |                                      |                                   |
 // | ds            | named    | 256 threads      | both consumers, once a step: both    | both consumers                    |
 // |               |          |                  | halves of dS are written, and all    |                                   |
 // |               |          |                  | products with the dS before are done |                                   |
 // | epilogue      | named    | 256 threads      | both consumers: all have read K      | both consumers, once a tile       |
+// |               |          |                  |                                      |                                   |
+// | split         |          |                  |                                      |                                   |
+// | p_full        | mbarrier | 4 warps          | consumer 0: P is written             | consumer 1                        |
+// | p_empty       | mbarrier | 4 warps          | consumer 1: P is read                | consumer 0, before the next P     |
+// | ds_full[d]    | mbarrier | 4 warps          | consumer 1: dS is written            | both consumers, before dQ         |
+// | ds_empty[d]   | mbarrier | 4 warps          | consumer 0: its dQ is done           | consumer 1, before the next dS    |
 // clang-format on
 namespace tandem::sm90 {
 
@@ -58,8 +66,10 @@ struct BackwardTraits {
   static constexpr int kQStages = kTiles.q_stages;
   static constexpr int kDoStages = kTiles.do_stages;
   static constexpr bool kLateP = kTiles.late_p;
+  static constexpr bool kSplit = kTiles.split;
   static constexpr int kTileStages = 2;
-  static_assert(kBlockN == kConsumers * 64 && kQStages >= 3);
+  static_assert(kBlockN == (kSplit ? 64 : 128));
+  static_assert(kSplit || kQStages >= 3);    // a stage of Q is released one step late, by dK: two would wait for ever
   static_assert(!kLateP || kDoStages == 2);  // the buffers of dS take turns with them
 
   // The file's 64 K registers: what the launch gives each warpgroup, moved by setmaxnreg.
@@ -71,15 +81,21 @@ struct BackwardTraits {
   using VTile = SwizzledTile<kBlockN, kHeadDimV * 2>;
   using QTile = SwizzledTile<kBlockM, kHeadDim * 2>;
   using DoTile = SwizzledTile<kBlockM, kHeadDimV * 2>;
-  using DsTile = SwizzledTile<kBlockM, kBlockN * 2>;            // (queries, keys): panel w is consumer w's keys
-  using DkTile = SwizzledTile<64, kHeadDim * 2>;                // one consumer's; leaves through the place of K
-  using DvTile = SwizzledTile<64, kHeadDimV * 2>;               // and of V
-  static constexpr uint32_t kRowValueBytes = kBlockM * 4;       // LSE or delta of a step
-  static constexpr uint32_t kDqBytes = kBlockM * kHeadDim * 4;  // of a step
-  static constexpr uint32_t kDqWarpBytes = kDqBytes / (kConsumers * 4);
-  // Each consumer holds a square of dQ: of its rows if a step has 128, else of its columns.
+  using DsTile = SwizzledTile<kBlockM, kBlockN * 2>;                  // (queries, keys): panel w is consumer w's keys
+  using DkTile = SwizzledTile<64, kHeadDim * 2>;                      // of 64 keys; leaves through the place of K
+  using DvTile = SwizzledTile<64, kHeadDimV * 2>;                     // and of V
+  static constexpr int kKeyGroups = kBlockN / 64;                     // of gradients, each of 64 keys
+  static constexpr uint32_t kRowValueBytes = kBlockM * 4;             // LSE or delta of a step
+  static constexpr uint32_t kPBytes = kSplit ? kBlockM * 64 * 2 : 0;  // from consumer to consumer
+
+  // dQ of a step is summed up in squares of 64 x 64, which a consumer has one at a time: in each, 16 rows a warp.
+  // Squares follow one another down the rows if a step has 128, else along the columns.
+  static constexpr int kDqSquares = kBlockM / 64 * (kHeadDim / 64);
   static constexpr bool kDqByRows = kBlockM == 128;
-  static_assert(kDqWarpBytes == 16 * 64 * 4);
+  static constexpr uint32_t kDqWarpBytes = 16 * 64 * 4;
+  static constexpr uint32_t kDqSquareBytes = 4 * kDqWarpBytes;
+  static constexpr uint32_t kDqBytes = kDqSquares * kDqSquareBytes;
+  static_assert(kDqSquares == (kSplit ? 2 * kConsumers : kConsumers));
 
   // Addresses in the shared window, of the first of each kind.
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
@@ -89,9 +105,10 @@ struct BackwardTraits {
   static constexpr uint32_t kSmemDo = kSmemQ + kQStages * QTile::kBytes;
   static constexpr uint32_t kSmemDs = kSmemDo + kDoStages * DoTile::kBytes;  // two buffers
   static constexpr uint32_t kSmemDq = kSmemDs + 2 * DsTile::kBytes;          // each warp's part, on its way out
-  static constexpr uint32_t kLse = kSmemDq + kDqBytes;                       // of each stage of Q
-  static constexpr uint32_t kDelta = kLse + kQStages * kRowValueBytes;       // of each stage of dO
-  static constexpr uint32_t kSteps = kDelta + kDoStages * kRowValueBytes;    // of each stage of Q
+  static constexpr uint32_t kSmemP = kSmemDq + kConsumers * kDqSquareBytes;
+  static constexpr uint32_t kLse = kSmemP + kPBytes;                       // of each stage of Q
+  static constexpr uint32_t kDelta = kLse + kQStages * kRowValueBytes;     // of each stage of dO
+  static constexpr uint32_t kSteps = kDelta + kDoStages * kRowValueBytes;  // of each stage of Q
   static constexpr uint32_t kStepBytes = 16;
   static constexpr uint32_t kTileSlots = kSteps + kQStages * kStepBytes;
   static constexpr uint32_t kTileSlotBytes = 96;
@@ -109,7 +126,11 @@ struct BackwardTraits {
   static constexpr uint32_t kDoEmpty = kDoLanded + kDoStages * 8;
   static constexpr uint32_t kTileFull = kDoEmpty + kDoStages * 8;
   static constexpr uint32_t kTileEmpty = kTileFull + kTileStages * 8;
-  static constexpr uint32_t kSmemEnd = kTileEmpty + kTileStages * 8;
+  static constexpr uint32_t kPFull = kTileEmpty + kTileStages * 8;
+  static constexpr uint32_t kPEmpty = kPFull + 8;
+  static constexpr uint32_t kDsFull = kPEmpty + 8;
+  static constexpr uint32_t kDsEmpty = kDsFull + 2 * 8;
+  static constexpr uint32_t kSmemEnd = kDsEmpty + 2 * 8;
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
   static_assert(kSmemBytes <= 227 * 1024);
 };

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "core/dtype.h"
 #include "sm90/ptx/device.cuh"
 
 // Each operand is checked: the pattern that stands in registers which a wgmma owns must not enter arithmetic.
@@ -55,6 +56,9 @@ inline uint32_t pack_bf16x2(float low, float high, Site site = Site::here()) {
 }
 inline uint32_t pack_f16x2(float low, float high, Site site = Site::here()) {
   return model::pack_f16x2(usable(low, site), usable(high, site));
+}
+inline float f16_to_float(uint16_t bits) {
+  return fp16_to_float(bits);
 }
 inline uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3, Site site = Site::here()) {
   return model::pack_e4m3x4(usable(x0, site), usable(x1, site), usable(x2, site), usable(x3, site));
