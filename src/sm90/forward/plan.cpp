@@ -71,9 +71,14 @@ Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
   return Status::ok();
 }
 
+// Rows see less than a band along the diagonal.
+bool is_narrowed(const AttentionProblem& p) {
+  return p.lo.present() || p.hi.present() || p.mask.attention_chunk > 0;
+}
+
 // Which of the two kinds of instance.
 bool is_general(const AttentionProblem& p) {
-  return p.lo.present() || p.hi.present() || score_scale(p).transform != ScoreTransform::kNone;
+  return is_narrowed(p) || score_scale(p).transform != ScoreTransform::kNone;
 }
 
 // Of a supported head dim.
@@ -84,6 +89,8 @@ ForwardTiles tiles_of(const AttentionProblem& p) {
 
 void set_masks(const AttentionProblem& p, ForwardParams& params) {
   params.mask = narrow_mask(p);
+  params.band = band_mask(params.mask);
+  params.narrowed = is_narrowed(p);
   params.lo = static_cast<const int*>(p.lo.data);
   params.hi = static_cast<const int*>(p.hi.data);
   params.lo_strides = row_strides(p.lo);
