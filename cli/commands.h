@@ -11,6 +11,7 @@ using Action = std::function<int()>;
 
 Action add_info_command(CLI::App& app);
 Action add_run_command(CLI::App& app);
+Action add_quantize_command(CLI::App& app);
 Action add_verify_command(CLI::App& app);
 Action add_bench_command(CLI::App& app);
 

@@ -45,7 +45,8 @@ int run_program(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kExitCodesHelp);
   std::vector<std::pair<CLI::App*, Action>> commands;
-  for (const auto add : {add_info_command, add_run_command, add_verify_command, add_bench_command}) {
+  for (const auto add :
+       {add_info_command, add_run_command, add_quantize_command, add_verify_command, add_bench_command}) {
     Action action = add(app);
     commands.emplace_back(app.get_subcommands({}).back(), std::move(action));
   }
