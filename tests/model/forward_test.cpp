@@ -72,6 +72,16 @@ TEST_P(ForwardInstances, EdgeLengths) {
   }
 }
 
+// The first row sees all but the last key block of its tile, and so has no reference before the next one, which all
+// rows see. That is no reason for the slow path of the lazy softmax.
+TEST_P(ForwardRows, ARowThatSeesNothingOfTheLastBlock) {
+  Problem problem = dense(64, 2 * n() + 63);
+  problem.causal = true;
+  const ForwardRun run = run_case(problem, optest::random_inputs(problem, 1), 1, 1);
+  ASSERT_FALSE(run.result.report) << run.result.text();
+  EXPECT_EQ(run.result.count(Op::kMma), 0u);
+}
+
 TEST_P(ForwardRows, LengthsThatDiffer) {
   const std::pair<int, int> kLengths[] = {{1, 3 * n() + 1}, {2 * m() + 1, 1}, {m() + 2, n() - 1}, {m() + 1, 0}};
   for (const auto& [seqlen_q, seqlen_k] : kLengths) {

@@ -13,7 +13,7 @@
 
 // Attention, forward: O = softmax(scale Q K^T) V, and LSE, as an online softmax over key blocks.
 //
-// A persistent block has one producer warpgroup, whose warps only move data, and two or three consumer warpgroups of 64
+// A persistent block has one producer warpgroup, whose warps only move data, and two to four consumer warpgroups of 64
 // query rows each. A work tile is one m_block of one head; a block draws the next from a counter while it works on this
 // one.
 //
