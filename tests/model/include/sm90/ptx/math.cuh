@@ -58,7 +58,7 @@ inline uint32_t pack_f16x2(float low, float high, Site site = Site::here()) {
   return model::pack_f16x2(usable(low, site), usable(high, site));
 }
 inline float f16_to_float(uint16_t bits) {
-  return fp16_to_float(bits);
+  return to_float(Fp16{bits});
 }
 inline uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3, Site site = Site::here()) {
   return model::pack_e4m3x4(usable(x0, site), usable(x1, site), usable(x2, site), usable(x3, site));
