@@ -3,7 +3,7 @@
 
 tools/mutate.py overlay FOLDER           writes copies of the sources in which each can be taken out at run time
 tools/mutate.py run PROGRAM              runs the model without each of them, prints what it says
-tools/mutate.py run PROGRAM --write      and writes docs/WAITS.md
+tools/mutate.py run PROGRAM --write      and writes docs/WAITS.md; with --missing, only what it lacks
 tools/mutate.py run PROGRAM --every 12   a sample: fails if one of them is missed that docs/WAITS.md says is needed
 tools/mutate.py check                    fails if docs/WAITS.md lacks a place of the sources, or has one that is gone
 
@@ -33,6 +33,7 @@ KERNELS = {
     "prepare": ["src/sm90/scan_sequences.cuh"],
     "merge": ["src/sm90/merge/*.cuh"],
     "tile": ["src/sm90/tile/*.cuh"],
+    "backward": ["src/sm90/backward/*.cuh"],
 }
 
 # Instructions that order something, and the kernels' own functions that are made of them.
@@ -226,7 +227,7 @@ INTRODUCTION = """# Every wait is needed
 
 Written by `./run model --mutate` (`tools/mutate.py`). Each row is a statement of the Hopper kernels that orders
 something: a wait, an arrival, a fence, a commit, a barrier. The host model ([MODEL.md](MODEL.md)) has run the kernels
-without it, and without nothing else, on the problems of `tests/model/waits`, with three seeds each: a fair order of
+without it, and with all others, on the problems of `tests/model/waits`, with three seeds each: a fair order of
 events, one with the latest completions and the producer ahead, one with the latest completions and a consumer behind.
 "Named": in how many of the runs in which the statement would have been come to the model reported something, or the
 result was wrong. What it said: the kinds of reports and how often, then one of them.
@@ -236,31 +237,46 @@ ring of stages, say, makes the wait for its stages follow from another.
 """
 
 
+ROW = re.compile(r"^\| (\S+) \| `(\w*)` \| (`.*?`(?: \(number \d+\))?) \|.*$", re.MULTILINE)
+HEAD = ["| file | function | without | named | what the model said |", "| --- | --- | --- | --- | --- |"]
+
+
+def rows_of(text: str) -> dict[tuple[str, str, str], str]:
+    """The rows of a document's tables, by the places that they are about."""
+    return {match.groups(): match.group() for match in ROW.finditer(text)}
+
+
+def written_rows() -> tuple[dict[tuple[str, str, str], str], dict[tuple[str, str, str], str]]:
+    """Of the document as it is: what is needed, and what is not."""
+    text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
+    needed, _, redundant = text.partition("## Not needed")
+    return rows_of(needed), rows_of(redundant)
+
+
 def document(all_places: list[Place], findings: dict[int, Findings]) -> str:
-    needed = [place for place in all_places if findings[place.number].named > 0]
-    redundant = [place for place in all_places if findings[place.number].named == 0]
-    lines = [INTRODUCTION, f"{len(all_places)} statements, {len(needed)} of them named.", ""]
-    head = ["| file | function | without | named | what the model said |", "| --- | --- | --- | --- | --- |"]
-    lines += ["## Needed", "", *head]
-    lines += [row_of(place, findings[place.number]) for place in needed]
-    lines += ["", "## Not needed in the model", ""]
-    if redundant:
-        lines += ["| file | function | statement | runs | why it is there |", "| --- | --- | --- | --- | --- |"]
-    for place in redundant:
-        reason = REASONS.get(place.key, "not known")
-        lines.append(f"| {place.file} | `{place.function}` | {place.text} | {findings[place.number].runs} | {reason} |")
+    """The page. Places without findings keep the rows that they have."""
+    needed, redundant = written_rows()
+    for place in all_places:
+        found = findings.get(place.number)
+        if found is not None:
+            (needed if found.named else redundant)[place.key] = row_of(place, found)
+            (redundant if found.named else needed).pop(place.key, None)
+    in_order = [place.key for place in all_places]
+    rows = [needed[key] for key in in_order if key in needed]
+    lines = [INTRODUCTION, f"{len(in_order)} statements, {len(rows)} of them named.", "", "## Needed", "", *HEAD, *rows]
+    lines += ["", "## Not needed in the model", "", "Why they are there is said below the table.", "", *HEAD]
+    lines += [redundant[key] for key in in_order if key in redundant]
+    lines += [""]
+    lines += [
+        f"- {text} in `{function}`: {REASONS.get((file, function, text), 'not known')}"
+        for file, function, text in in_order
+        if (file, function, text) in redundant
+    ]
     return "\n".join(lines) + "\n"
 
 
-def rows_of_document() -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
-    """The places of each of the two tables."""
-    needed, _, redundant = DOCUMENT.read_text(encoding="utf-8").partition("## Not needed")
-    row = re.compile(r"^\| (\S+) \| `(\w*)` \| (`.*?`(?: \(number \d+\))?) \|", re.MULTILINE)
-    return set(row.findall(needed)), set(row.findall(redundant))
-
-
 def check() -> int:
-    needed, redundant = rows_of_document()
+    needed, redundant = (set(rows) for rows in written_rows())
     current = {place.key for place in places()}
     for file, function, statement in sorted(current - needed - redundant):
         print(f"docs/WAITS.md lacks {file}, {function}: {statement}")
@@ -270,9 +286,14 @@ def check() -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    chosen = [place for place in places() if place.number % arguments.every == arguments.first % arguments.every]
-    if arguments.place is not None:
-        chosen = [place for place in places() if place.number == arguments.place]
+    needed, redundant = written_rows()
+    chosen = [
+        place
+        for place in places()
+        if (arguments.place is None or place.number == arguments.place)
+        and place.number % arguments.every == arguments.first % arguments.every
+        and not (arguments.missing and (place.key in needed or place.key in redundant))
+    ]
     experiments = experiments_of_places(arguments.program, len(places()))
     with ThreadPoolExecutor(arguments.jobs) as pool:
         results = list(
@@ -286,10 +307,9 @@ def run(arguments: argparse.Namespace) -> int:
         if findings[place.number].named and findings[place.number].missed_in:
             print(f"    missed in: {', '.join(sorted(findings[place.number].missed_in))}")
     if arguments.write:
-        DOCUMENT.write_text(document(chosen, findings), encoding="utf-8")
+        DOCUMENT.write_text(document(places(), findings), encoding="utf-8")
         return 0
-    expected = rows_of_document()[1] if DOCUMENT.exists() else set()
-    missed = [place for place in chosen if findings[place.number].named == 0 and place.key not in expected]
+    missed = [place for place in chosen if findings[place.number].named == 0 and place.key not in REASONS]
     for place in missed:
         print(f"without {place.text} in {place.function}, {place.file}, the model said nothing")
     return 1 if missed else 0
@@ -307,6 +327,7 @@ def main() -> int:
     runs.add_argument("--every", type=int, default=1, help="only one place in so many")
     runs.add_argument("--first", type=int, default=0, help="of those the first")
     runs.add_argument("--place", type=int, help="only this number")
+    runs.add_argument("--missing", action="store_true", help="only what docs/WAITS.md lacks")
     runs.add_argument("--seeds", type=int, default=3)
     runs.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()

@@ -21,5 +21,6 @@ struct Experiment {
 };
 
 std::vector<Experiment> forward_experiments();
+std::vector<Experiment> backward_experiments();
 
 }  // namespace tandem::model

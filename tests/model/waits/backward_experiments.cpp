@@ -1,0 +1,52 @@
+#include <memory>
+
+#include "backward/launch.h"
+#include "backward/planted.h"
+#include "backward/problems.h"
+#include "waits/experiments.h"
+
+namespace tandem::model {
+namespace {
+
+Finding finding_of(const BackwardCase& given, const BackwardRun& run) {
+  if (run.result.report) return {kind_name(run.result.report->kind), run.result.report->message};
+  const std::string fault = fault_of(given, run);
+  return {fault.empty() ? "" : "wrong result", fault};
+}
+
+Experiment experiment(const std::string& name, const BackwardCase& given_case, int blocks) {
+  const auto given = std::make_shared<BackwardCase>(given_case);
+  return {"backward_" + name, [given, blocks](const Options& options) {
+            return finding_of(*given, run_backward(*given, blocks, options));
+          }};
+}
+
+// Tiles enough for every slot to be used again, of steps enough for every stage; rows and keys to clear.
+Experiment many_steps(const BackwardId& id) {
+  optest::Problem problem = dense_problem(id, 5 * id.tiles().block_m - 9, 2 * id.tiles().block_n + 5, 2);
+  problem.causal = true;
+  problem.seqused_k = {static_cast<int32_t>(problem.seqlen_k - 7)};
+  return experiment("many_steps_" + id.name(), backward_case(problem), 1);
+}
+
+// Stores row by row; sequences without keys, or without rows: tiles without a step.
+Experiment packed(const BackwardId& id) {
+  const int m = id.tiles().block_m;
+  const int n = id.tiles().block_n;
+  return experiment("packed_" + id.name(),
+                    backward_case(packed_problem(id, {0, 1, 2 * m + 3, 40, 0, 64}, {5, 0, n + 2, 2 * n + 1, n, 1})), 2);
+}
+
+}  // namespace
+
+std::vector<Experiment> backward_experiments() {
+  std::vector<Experiment> all = {experiment("planted", planted_backward_case(), 1),
+                                 experiment("planted_late", planted_late_case(), 1)};
+  for (const BackwardId& id : backward_ids(TANDEM_BF16)) {
+    all.push_back(many_steps(id));
+    if (!id.general) all.push_back(packed(id));
+  }
+  return all;
+}
+
+}  // namespace tandem::model
