@@ -52,9 +52,59 @@ LAUNCH_BOUNDS = re.compile(r"TANDEM_LAUNCH_BOUNDS\([^)]*\)")
 COMMENT = re.compile(r"//[^\n]*")
 
 # Why there is what no experiment misses, by Place.key.
+FENCE = (
+    "The ISA asks for it after any access of registers that a product writes, reads too; the model sees only that "
+    "ordinary code has changed them."
+)
 REASONS: dict[tuple[str, str, str], str] = {
     ("forward/store.cuh", "store_tiles", "`ptx::bulk_wait<0>();`"): "Each store has been waited for until it had read "
     "shared memory; that it is written the grid's end sees to.",
+    ("backward/store.cuh", "store_gradients", "`ptx::bulk_wait<0>();`"): "As the forward's.",
+    ("backward/consume_split.cuh", "issue_dk", "`ptx::wgmma_commit();`"): "The commit of the square of dQ that is "
+    "issued next closes the group, and both are waited for together.",
+    ("backward/consume.cuh", "run", "`ptx::mbarrier_wait(Traits::kVFull, reader_.parity());`"): "In a tile without a "
+    "step: the load thread arrives for V right after it has for K.",
+    (
+        "backward/consume_split.cuh",
+        "run",
+        "`ptx::mbarrier_wait(Traits::kVFull, reader_.parity());`",
+    ): "Consumer 0 reads "
+    "no V; that it has landed before dV takes its place follows from consumer 1's wait and meet_at_the_end().",
+    (
+        "backward/consume_split.cuh",
+        "run",
+        "`ptx::mbarrier_wait(Traits::kKFull, reader_.parity());` (number 2)",
+    ): "Consumer 1 reads K for dQ only, once P has come from consumer 0, which has waited for K.",
+    ("backward/consume_split.cuh", "send_p", "`ptx::mbarrier_wait(Traits::kPEmpty, step_ % 2 ^ 1);`"): "Consumer 0 has "
+    "waited for dS of the step before, which consumer 1 writes once it has read P.",
+    (
+        "backward/consume_split.cuh",
+        "write_ds",
+        "`ptx::mbarrier_wait(barrier_at(Traits::kDsEmpty, ds()), step_ / 2 % 2 ^ 1);`",
+    ): "P of this step has come, which consumer 0 sends once its dQ of two steps before is done.",
+    (
+        "backward/postprocess.cuh",
+        "sum_dsink",
+        "`ptx::block_sync();`",
+    ): "No experiment has a sink; BackwardRows tests it.",
+    ("backward/load.cuh", "run", "`ptx::fence_proxy_async();`"): "Between what the grid before has written by ordinary "
+    "stores and the copies that read it; in global memory the model does not ask for that.",
+    ("backward/consume.cuh", "release_q", "`ptx::warp_sync();`"): "The lanes have met, at meet(), since they read what "
+    "lies in the stage.",
+} | {
+    ("backward/" + file, function, "`ptx::wgmma_fence();`" + (f" (number {nth})" if nth > 1 else "")): FENCE
+    for file, function, nth in [
+        ("consume.cuh", "run_steps", 3),
+        ("consume.cuh", "run_steps", 4),
+        ("consume.cuh", "run_steps_late", 2),
+        ("consume.cuh", "run_steps_late", 3),
+        ("consume.cuh", "finish_steps", 1),
+        ("consume_split.cuh", "run_steps", 2),
+        ("consume_split.cuh", "run_steps", 3),
+        ("consume_split.cuh", "run_steps", 4),
+        ("consume_split.cuh", "begin_dq", 1),
+        ("consume_split.cuh", "make_square", 1),
+    ]
 }
 
 
@@ -268,7 +318,7 @@ def document(all_places: list[Place], findings: dict[int, Findings]) -> str:
     lines += [redundant[key] for key in in_order if key in redundant]
     lines += [""]
     lines += [
-        f"- {text} in `{function}`: {REASONS.get((file, function, text), 'not known')}"
+        f"- {file}, `{function}`, {text}: {REASONS.get((file, function, text), 'not known')}"
         for file, function, text in in_order
         if (file, function, text) in redundant
     ]
