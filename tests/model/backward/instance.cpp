@@ -28,7 +28,7 @@ void name_everything(Names& names) {
   names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kQStages);
   names.shared("do", Traits::kSmemDo, Traits::DoTile::kBytes, Traits::kDoStages);
   names.shared("ds", Traits::kSmemDs, Traits::DsTile::kBytes, 2);
-  names.shared("dq", Traits::kSmemDq, Traits::kDqWarpBytes, Traits::kDqBytes / Traits::kDqWarpBytes);
+  names.shared("dq", Traits::kSmemDq, Traits::kDqWarpBytes, Traits::kConsumers * 4);
   names.shared("lse", Traits::kLse, Traits::kRowValueBytes, Traits::kQStages);
   names.shared("delta", Traits::kDelta, Traits::kRowValueBytes, Traits::kDoStages);
   names.shared("step", Traits::kSteps, Traits::kStepBytes, Traits::kQStages);
