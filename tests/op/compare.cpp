@@ -80,8 +80,8 @@ PlainErrors plain_errors(const Problem& problem, const Inputs& inputs, bool grad
 }
 
 std::string compare_tensor(const char* name, const std::vector<double>& got, const std::vector<double>& expected,
-                           int32_t dtype, double plain_error) {
-  const double bound = 2 * plain_error + 2 * ulp(dtype, largest(expected));
+                           int32_t dtype, double plain_error, double slack = 0) {
+  const double bound = 2 * plain_error + 2 * ulp(dtype, largest(expected)) + slack;
   std::ostringstream text;
   text.precision(9);
   if (got.size() != expected.size()) {
@@ -174,6 +174,21 @@ std::string compare_dsink(const Problem& problem, const Inputs& inputs, const Re
   return "";
 }
 
+double largest_finite(const std::vector<double>& values) {
+  double result = 0;
+  for (const double value : values) result = std::isfinite(value) ? std::max(result, std::fabs(value)) : result;
+  return result;
+}
+
+// dS is P (dP - delta). Where the two cancel, as for a row that sees one key, the oracle's 0 is fp32's rounding of sums
+// over headdim_v products in any arithmetic that does not form both in the same order: 2^-22 of the largest they can
+// be. Types of 16 bits only; far below their own rounding elsewhere.
+double cancellation(const Problem& problem, const Inputs& inputs, const std::vector<double>& other) {
+  if (problem.dtype != TANDEM_FP16 && problem.dtype != TANDEM_BF16) return 0;
+  return std::ldexp(1.0, -22) * std::fabs(problem.scale()) * static_cast<double>(problem.headdim_v) *
+         largest_finite(inputs.dout) * largest_finite(inputs.v) * largest_finite(other);
+}
+
 }  // namespace
 
 std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, const Results& results,
@@ -184,8 +199,10 @@ std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, co
   if (fault.empty()) fault = compare_tensor("out", results.out, oracle.out, problem.out_dtype, plain.out);
   if (fault.empty()) fault = compare_lse(results.lse, oracle.lse);
   if (!gradients) return fault;
-  if (fault.empty()) fault = compare_tensor("dq", results.dq, oracle.dq, problem.dtype, plain.dq);
-  if (fault.empty()) fault = compare_tensor("dk", results.dk, oracle.dk, problem.dtype, plain.dk);
+  const double dq_slack = cancellation(problem, inputs, inputs.k);
+  const double dk_slack = cancellation(problem, inputs, inputs.q);
+  if (fault.empty()) fault = compare_tensor("dq", results.dq, oracle.dq, problem.dtype, plain.dq, dq_slack);
+  if (fault.empty()) fault = compare_tensor("dk", results.dk, oracle.dk, problem.dtype, plain.dk, dk_slack);
   if (fault.empty()) fault = compare_tensor("dv", results.dv, oracle.dv, problem.dtype, plain.dv);
   return fault.empty() ? compare_dsink(problem, inputs, results, oracle) : fault;
 }

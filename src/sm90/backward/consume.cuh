@@ -233,9 +233,9 @@ class BackwardConsumer {
     ptx::wgmma_fence_operand(state_.acc_dk);
     ptx::wgmma_fence_operand(state_.acc_dv);
     meet_at_the_end();
-    const TileKeyRange keys = reader_.slot().keys();
-    write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, keys, Traits::kSmemK, w_, params_.softmax_scale);
-    write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, keys, Traits::kSmemV, w_, 1.0f);
+    write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, reader_.slot(), Traits::kSmemK, w_,
+                                                    params_.softmax_scale);
+    write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, reader_.slot(), Traits::kSmemV, w_, 1.0f);
   }
 
   const BackwardParams& params_;

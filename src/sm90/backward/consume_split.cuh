@@ -90,7 +90,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
       if (any) run_steps();
       meet_at_the_end();
       if (any) {
-        write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, reader_.slot().keys(), Traits::kSmemV, 0, 1.0f);
+        write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, reader_.slot(), Traits::kSmemV, 0, 1.0f);
       } else {
         clear_gradient<typename Traits::DvTile>(Traits::kSmemV, 0);
       }
@@ -227,7 +227,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
       if (any) run_steps();
       meet_at_the_end();
       if (any) {
-        write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, reader_.slot().keys(), Traits::kSmemK, 0,
+        write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, reader_.slot(), Traits::kSmemK, 0,
                                                         params_.softmax_scale);
       } else {
         clear_gradient<typename Traits::DkTile>(Traits::kSmemK, 0);

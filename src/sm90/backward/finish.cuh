@@ -20,21 +20,24 @@ TANDEM_DEVICE void meet_at_the_end() {
   ptx::named_barrier_sync(kGradsBarrier, 2 * ptx::kWarpgroupThreads);
 }
 
-// Keys past the used length: what P and dS of 0 were multiplied by may have been a NaN.
+// Keys that no row sees: what P and dS of 0 were multiplied by may have been a NaN.
 template <int kRegisters>
-TANDEM_DEVICE void clear_unused(float (&accumulator)[kRegisters], int used) {
-  if (used >= kFragmentRows) return;
+TANDEM_DEVICE void clear_unseen_keys(float (&accumulator)[kRegisters], const SeenGroup& seen) {
+  if ((seen.bits[0] & seen.bits[1]) == 0xffffffffu) return;
+  // A thread's second row is 8 after its first, in the same word.
+  const uint32_t own = (fragment_row(0) < 32 ? seen.bits[0] : seen.bits[1]) >> fragment_row(0) % 32;
+  const bool sees[2] = {(own & 1) != 0, (own >> 8 & 1) != 0};
   TANDEM_UNROLL
   for (int i = 0; i < kRegisters; ++i) {
-    if (fragment_row(half_of(i)) >= used) accumulator[i] = 0.0f;
+    if (!sees[half_of(i)]) accumulator[i] = 0.0f;
   }
 }
 
 // The gradient of the tile's keys 64 group to 64 group + 63, `scale` times the sum, to its part of `place`.
 template <typename Traits, typename Tile, int kRegisters>
-TANDEM_DEVICE void write_gradient(float (&sum)[kRegisters], const TileKeyRange& keys, uint32_t place, int group,
+TANDEM_DEVICE void write_gradient(float (&sum)[kRegisters], BackwardSlot<Traits> slot, uint32_t place, int group,
                                   float scale) {
-  clear_unused(sum, keys.k_len - keys.first_key - group * 64);
+  clear_unseen_keys(sum, slot.seen_of(group));
   const float scales[2] = {scale, scale};
   store_accumulator<typename Traits::Element, Tile>(place + static_cast<uint32_t>(group) * Tile::kBytes, sum, scales);
 }

@@ -164,7 +164,7 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kKeyBlockThreads, 1)
   if (key_block >= (dense ? params.dense_key_blocks : ptx::load_global(&problem.workspace->n_blocks))) return;
   KeyBlockOrigin origin =
       dense ? dense_key_block(problem, params.dense_m_blocks, key_block) : packed_key_block(problem, key_block);
-  if (problem.record_heads > 1) {
+  if (params.heads_differ) {
     origin.first_head = (index - key_block * problem.record_heads) * problem.qheads_per_khead;
     origin.last_head = origin.first_head + problem.qheads_per_khead - 1;
   }

@@ -8,6 +8,7 @@ namespace tandem::sm90 {
 struct KeyBlockParams {
   BackwardParams problem;
   KeyBlockRecord* records = nullptr;
+  bool heads_differ = false;  // in their interval arrays
   int block_m = 0;
   int block_n = 0;  // at most 128
   int dense_key_blocks = 0;

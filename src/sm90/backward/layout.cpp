@@ -40,7 +40,8 @@ BackwardLayout backward_layout(const AttentionProblem& p, const BackwardTiles& t
   layout.max_m_blocks = max_blocks(p, p.seqlen_q, p.total_q, tiles.block_m);
   layout.max_n_blocks = max_blocks(p, p.seqlen_k, p.total_k, tiles.block_n);
   layout.max_q_blocks = layout.max_m_blocks * p.nheads_q;
-  layout.record_heads = differs_between_heads(p.lo) || differs_between_heads(p.hi) ? p.nheads_k : 1;
+  layout.heads_differ = differs_between_heads(p.lo) || differs_between_heads(p.hi);
+  layout.record_heads = layout.heads_differ ? p.nheads_k : 1;
   const int64_t rows = layout.max_q_blocks * tiles.block_m;
   Parts parts;
   parts.take(1, sizeof(BackwardWorkspace));

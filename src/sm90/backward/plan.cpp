@@ -208,6 +208,7 @@ BackwardPlan plan_backward(const AttentionProblem& p) {
 
   plan.key_blocks.problem = params;
   plan.key_blocks.records = backward_buffers(p, layout).records;
+  plan.key_blocks.heads_differ = layout.heads_differ;
   plan.key_blocks.block_m = tiles.block_m;
   plan.key_blocks.block_n = tiles.block_n;
   plan.key_blocks.dense_key_blocks = p.packed ? 0 : static_cast<int>(layout.max_n_blocks);

@@ -176,6 +176,14 @@ TANDEM_DEVICE float dsink_of_row(float sink, float lse, float delta) {
   return -ptx::mul(ptx::ex2(ptx::mul(sink - lse, kLog2EOfFloat)), delta);
 }
 
+// Exponents are scale_log2 * S - this. Where both are so large that their rounding is worth more than a factor of 2, a
+// slack keeps P from growing beyond 1, and to infinity. (Such P means little: LSE is rounded to fp32, too.)
+TANDEM_DEVICE float lse_in_log2(float lse) {
+  constexpr float kLarge = 1048576.0f;  // 2^20
+  const float in_log2 = ptx::mul(lse, kLog2EOfFloat);
+  return fabsf(in_log2) > kLarge ? ptx::fma(fabsf(in_log2), 1 / kLarge, in_log2) : in_log2;
+}
+
 // The first warp. A row with LSE -inf, and one that sees no key by the mask, take no part, whatever they hold. (With a
 // sink such a row has a finite LSE, and its dLSE counts for dsink.)
 template <typename Traits>
@@ -193,7 +201,7 @@ TANDEM_DEVICE void finish_rows(const PreprocessParams& params, const QBlock& blo
     const float delta = is_finite(lse) ? sum - values.dlse[i] : sum;
     const bool sees = lse != -INFINITY && !keys.empty();
     const int64_t place = int64_t{block.index} * Traits::kBlockM + row_value_place(m);
-    ptx::store_global(params.lse_log2 + place, sees ? ptx::mul(lse, kLog2EOfFloat) : INFINITY);
+    ptx::store_global(params.lse_log2 + place, sees ? lse_in_log2(lse) : INFINITY);
     ptx::store_global(params.delta + place, sees ? delta : 0.0f);
     include_row(bounds, keys);
     if (params.sink != nullptr && lse != -INFINITY) dsink = ptx::add(dsink, dsink_of_row(sink, lse, delta));

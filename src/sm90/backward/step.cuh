@@ -135,11 +135,17 @@ TANDEM_DEVICE void issue_dq(BackwardState<Traits>& state, int ds, int square) {
 
 // ------------------------------------------------------------------------------------------------ between products
 
+// This thread in its warpgroup, for addresses. PERF: where registers are shortest it is read anew each time.
+template <typename Traits>
+TANDEM_DEVICE FragmentThread place_of_thread() {
+  return {fragment_thread().warp, Traits::kLateP ? fragment_thread().lane : ptx::lane_index()};
+}
+
 // Where this thread's first four values of a stage lie; those of group g are 64 g bytes on.
 template <typename Traits>
 TANDEM_DEVICE uint32_t values_address(uint32_t places, int stage) {
   return places + static_cast<uint32_t>(stage) * Traits::kRowValueBytes +
-         static_cast<uint32_t>(ptx::lane_index() % 4) * 16;
+         static_cast<uint32_t>(place_of_thread<Traits>().lane % 4) * 16;
 }
 
 // PERF: loads from shared memory wait behind the matrix products' reads, so the next step's values are taken to
@@ -245,10 +251,10 @@ TANDEM_DEVICE void scores_to_p(BackwardState<Traits>& state, const BackwardParam
 template <typename Traits>
 TANDEM_DEVICE uint32_t ds_address(int ds, int panel) {
   using DsTile = typename Traits::DsTile;
-  const int lane = ptx::lane_index();
+  const FragmentThread thread = place_of_thread<Traits>();
   return Traits::kSmemDs + static_cast<uint32_t>(ds) * DsTile::kBytes +
          static_cast<uint32_t>(panel) * DsTile::kPanelBytes +
-         DsTile::chunk_offset(lane / 16 * 8 + lane % 8, fragment_thread().warp * 32 + lane / 8 % 2 * 16);
+         DsTile::chunk_offset(thread.lane / 16 * 8 + thread.lane % 8, thread.warp * 32 + thread.lane / 8 % 2 * 16);
 }
 
 // dS^T = P^T (dP^T - delta) to its buffer, as (queries, keys), for the products and for the other consumer.
@@ -282,7 +288,7 @@ template <typename Traits>
 TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
   ptx::bulk_wait_read<0>();  // by lane 0, which sent what lies there
   ptx::warp_sync();
-  const uint32_t address = dq_place_of_warp<Traits>(w) + static_cast<uint32_t>(ptx::lane_index()) * 16;
+  const uint32_t address = dq_place_of_warp<Traits>(w) + static_cast<uint32_t>(place_of_thread<Traits>().lane) * 16;
   const float (&acc_dq)[32] = state.acc_dq();
   TANDEM_UNROLL
   for (int group = 0; group < 8; ++group) {

@@ -14,6 +14,11 @@
 // thread's.
 namespace tandem::sm90 {
 
+// Half of SeenKeys.
+struct SeenGroup {
+  uint32_t bits[2];
+};
+
 struct TileHead {
   int valid;  // 0: there is no more work
   int key_head;
@@ -32,6 +37,10 @@ struct BackwardSlot {
   TANDEM_DEVICE TileMask mask() const { return ptx::load_shared<TileMask>(address + 32); }
   TANDEM_DEVICE TileSequence sequence() const { return ptx::load_shared<TileSequence>(address + 48); }
   TANDEM_DEVICE SeenKeys seen() const { return ptx::load_shared<SeenKeys>(address + 64); }
+  // Of the tile's keys 64 group to 64 group + 63.
+  TANDEM_DEVICE SeenGroup seen_of(int group) const {
+    return ptx::load_shared<SeenGroup>(address + 64 + static_cast<uint32_t>(group) * 8);
+  }
   TANDEM_DEVICE TileHead head() const { return ptx::load_shared<TileHead>(address + 80); }
   TANDEM_DEVICE void set(const TileHead& head) const { ptx::store_shared(address + 80, head); }
 
