@@ -23,6 +23,13 @@ void name_everything(Names& names) {
   names.mbarrier("do_empty", Traits::kDoEmpty, Traits::kDoStages, kInTurn);
   names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kInTurn);
   names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kInTurn);
+  if (Traits::kSplit) {
+    names.mbarrier("p_full", Traits::kPFull, 1, kInTurn);
+    names.mbarrier("p_empty", Traits::kPEmpty, 1, kInTurn);
+    names.mbarrier("ds_full", Traits::kDsFull, 2, kInTurn);
+    names.mbarrier("ds_empty", Traits::kDsEmpty, 2, kInTurn);
+    names.shared("p", Traits::kSmemP, Traits::kPBytes, 1);
+  }
   names.shared("k", Traits::kSmemK, Traits::KTile::kBytes, 1);
   names.shared("v", Traits::kSmemV, Traits::VTile::kBytes, 1);
   names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kQStages);
