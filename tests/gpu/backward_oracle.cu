@@ -82,6 +82,7 @@ __global__ void row_kernel(DeviceView view, Units units, double* scratch, RowSta
     const uint16_t* const q = q_row(view, unit.sequence, at);
     const uint16_t* const dout = dout_row(view, unit.sequence, at);
     double visible = 0;
+    double largest_k = 0;
     for (int64_t j = threadIdx.x; j < range.k_len; j += blockDim.x) {
       s[j] = s_rounded[j] = -INFINITY;
       if (!sees(view, unit.sequence, at.head, at.row, j)) continue;
@@ -117,7 +118,12 @@ __global__ void row_kernel(DeviceView view, Units units, double* scratch, RowSta
         pair = pair_of(view, stats, product_sum(q, k_row(view, unit, j), view.headdim, view.dtype), dp);
       }
       for (int v = 0; v < kVariants; ++v) ds[v * view.longest_k + j] = pair.ds[v];
+      for (int c = 0; c < view.headdim && pair.p[kNothing] > 0; ++c) {
+        largest_k = fmax(largest_k, fabs(static_cast<double>(from_16bit(view.dtype, k_row(view, unit, j)[c]))));
+      }
     }
+    stats.size = out_size;
+    plain_error = fmax(plain_error, kCancellation * fabs(view.scale) * out_size * block_max(largest_k));
     __syncthreads();
     for (int64_t c = threadIdx.x; c < view.headdim; c += blockDim.x) {
       double sum[kVariants] = {};
@@ -151,6 +157,7 @@ __global__ void row_kernel(DeviceView view, Units units, double* scratch, RowSta
 // A block works out keys, one after the other: dK and dV, from kChunk rows at a time.
 __global__ void key_kernel(DeviceView view, Units units, const RowStats* all_stats, Right dk, Right dv) {
   __shared__ double sums[2][kVariants][kMaxHeadDim];  // of dK, of dV
+  __shared__ double cancellation[kMaxHeadDim];
   __shared__ Pair pairs[kChunk];
   __shared__ uint8_t seen[kChunk];
   double dk_error = 0, dk_largest = 0, dv_error = 0, dv_largest = 0;
@@ -162,6 +169,7 @@ __global__ void key_kernel(DeviceView view, Units units, const RowStats* all_sta
     const uint16_t* const v = v_row(view, unit, key);
     double visible = 0;
     for (int c = threadIdx.x; c < kMaxHeadDim; c += blockDim.x) {
+      cancellation[c] = 0;
       for (int n_variant = 0; n_variant < kVariants; ++n_variant) sums[0][n_variant][c] = sums[1][n_variant][c] = 0;
     }
     for (int64_t begin = 0; begin < rows; begin += kChunk) {
@@ -178,18 +186,21 @@ __global__ void key_kernel(DeviceView view, Units units, const RowStats* all_sta
       __syncthreads();
       for (int c = threadIdx.x; c < kMaxHeadDim; c += blockDim.x) {
         double of_k[kVariants] = {}, of_v[kVariants] = {};
+        double cancelled = 0;
         for (int r = 0; r < count; ++r) {
           if (!seen[r]) continue;
           const HeadRow at = head_row(view, unit, begin + r);
           if (c < view.headdim) {
             const double q = from_16bit(view.dtype, q_row(view, unit.sequence, at)[c]);
             for (int m = 0; m < kVariants; ++m) of_k[m] += pairs[r].ds[m] * q;
+            cancelled += pairs[r].p[kNothing] * all_stats[unit.first_row + begin + r].size * fabs(q);
           }
           if (c < view.headdim_v) {
             const double gradient = from_16bit(view.dtype, dout_row(view, unit.sequence, at)[c]);
             for (int m = 0; m < kVariants; ++m) of_v[m] += pairs[r].p[m] * gradient;
           }
         }
+        cancellation[c] += kCancellation * fabs(view.scale) * cancelled;
         for (int m = 0; m < kVariants; ++m) sums[0][m][c] += of_k[m];
         for (int m = 0; m < kVariants; ++m) sums[1][m][c] += of_v[m];
       }
@@ -200,6 +211,7 @@ __global__ void key_kernel(DeviceView view, Units units, const RowStats* all_sta
     for (int c = threadIdx.x; c < kMaxHeadDim; c += blockDim.x) {
       if (c < view.headdim) dk.values[n * view.headdim + c] = sums[0][kNothing][c];
       if (c < view.headdim_v) dv.values[n * view.headdim_v + c] = sums[1][kNothing][c];
+      dk_error = fmax(dk_error, cancellation[c]);
       dk_largest = fmax(dk_largest, fabs(sums[0][kNothing][c]));
       dv_largest = fmax(dv_largest, fabs(sums[1][kNothing][c]));
       for (int m = 1; m < kVariants; ++m) {

@@ -29,7 +29,12 @@ struct Units {
 struct RowStats {
   double lse, lse_of_rounded, lse_stored;
   double delta[kVariants];
+  double size;  // of the terms of delta
 };
+
+// dS is P (dP - delta). Where the two cancel, as for a row that sees one key, what is left is fp32's rounding of both
+// sums, whatever the order: in the largest error that plain attention could make, this much of their terms.
+constexpr double kCancellation = 0x1p-21;
 
 __device__ inline int64_t unit_of(const Units& units, int64_t n, bool of_keys) {
   int64_t low = 0, high = units.count;

@@ -81,6 +81,7 @@ TANDEM_DEVICE KeyBlockRecord closed_record(const KeyBlockParams& params, const K
   KeyBlockRecord record{};
   record.keys = {first_key, sequence.k_begin, sequence.k_len, sequence.k_rows};
   record.rows = {sequence.q_begin, sequence.q_len, range.begin, range.end};
+  if (params.problem.nheads_q == 0) record.rows.m_begin = record.rows.m_end;
   // Rows and keys past the end of a dense problem's buffer come as zeros.
   const bool rows_end = dense && seeing.end == params.problem.seqlen_q;
   record.mask = {range.full_begin, range.full_end, seeing.begin, rows_end ? INT32_MAX : seeing.end};

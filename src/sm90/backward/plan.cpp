@@ -41,7 +41,7 @@ Maps tensor_maps(const AttentionProblem& p, const BackwardTiles& tiles) {
   maps.dk = of_keys(p.dk, p.headdim, 64);
   maps.dv = of_keys(p.dv, p.headdim_v, 64);
   // Never read or written, but must be legal.
-  if (p.total_q == 0) {
+  if (p.total_q == 0 || p.nheads_q == 0) {
     maps.q = maps.dq = maps.k;
     maps.out = maps.dout = maps.v;
   }
@@ -109,7 +109,9 @@ WorkOrder work_order(const AttentionProblem& p, const BackwardTiles& tiles) {
 
 // Then there is no gradient but dsink, which is 0.
 bool is_without_rows(const AttentionProblem& p) {
-  return map_batch(p) == 0 || (p.total_q == 0 && p.total_k == 0) || (p.headdim == 0 && p.headdim_v == 0);
+  const bool has_dq = p.total_q > 0 && p.nheads_q > 0;
+  const bool has_dk = p.total_k > 0 && p.nheads_k > 0;
+  return map_batch(p) == 0 || (!has_dq && !has_dk) || (p.headdim == 0 && p.headdim_v == 0);
 }
 
 void set_masks(const AttentionProblem& p, BackwardParams& params) {
@@ -154,7 +156,7 @@ void set_dense(const AttentionProblem& p, const BackwardTiles& tiles, BackwardPa
 }  // namespace
 
 bool backward_is_empty(const AttentionProblem& p) {
-  return p.nheads_q == 0 || (is_without_rows(p) && !p.dsink.present());
+  return is_without_rows(p) && !p.dsink.present();
 }
 
 Status backward_supports(const AttentionProblem& p) {

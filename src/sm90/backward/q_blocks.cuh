@@ -76,7 +76,7 @@ TANDEM_DEVICE int count_m_blocks(const QBlocks& blocks) {
 
 // Grids have as many thread blocks as there are q_blocks at most. Whoever prepared the sequences has ended by now.
 TANDEM_DEVICE bool is_q_block(const QBlocks& blocks, int index) {
-  return index / blocks.nheads_q < count_m_blocks(blocks);
+  return blocks.nheads_q > 0 && index / blocks.nheads_q < count_m_blocks(blocks);
 }
 
 TANDEM_DEVICE QBlock find_q_block(const QBlocks& blocks, int index, int block_m) {
