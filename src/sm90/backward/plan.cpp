@@ -156,7 +156,7 @@ void set_dense(const AttentionProblem& p, const BackwardTiles& tiles, BackwardPa
 }  // namespace
 
 bool backward_is_empty(const AttentionProblem& p) {
-  return is_without_rows(p) && !p.dsink.present();
+  return is_without_rows(p) && (p.nheads_q == 0 || !p.dsink.present());
 }
 
 Status backward_supports(const AttentionProblem& p) {

@@ -227,6 +227,18 @@ TEST(BackwardPlan, WithoutRowsAndKeys) {
   EXPECT_TRUE(backward_is_empty(p));
 }
 
+// dK and dV are 0, and must be written.
+TEST(BackwardPlan, WithoutQueryHeads) {
+  AttentionProblem p = problem();
+  p.nheads_q = 0;
+  ASSERT_TRUE(backward_supports(p).is_ok()) << backward_supports(p).message();
+  EXPECT_FALSE(backward_is_empty(p));
+  const BackwardPlan plan = plan_backward(p);
+  EXPECT_GT(plan.max_tiles, 0);
+  EXPECT_EQ(plan.postprocess.blocks, 0);
+  EXPECT_EQ(plan.q.dims[2], p.nheads_k);
+}
+
 TEST(BackwardPlan, WithoutBatchEntries) {
   AttentionProblem p = with_sink(problem());
   p.batch = 0;
