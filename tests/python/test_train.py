@@ -90,6 +90,7 @@ def test_a_wrong_attention_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         return 3 * train.tandem_attention(q, k, v, batch)
 
     monkeypatch.setitem(train.CALLS, "tandem", thrice)
+    monkeypatch.setitem(train.CALLS, "control", train.torch_attention)  # its distance allows more, as the text has it
     monkeypatch.setattr(train, "CURVES", 1e-3)
     assert train.main([*TINY, "--variants", "plain", "--steps", "8", "--rate", "0.01"]) == 1
     assert "WRONG  plain: the curves of tandem and torch part" in capsys.readouterr().out
