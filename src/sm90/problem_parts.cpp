@@ -49,13 +49,20 @@ Status check_headdim(const char* name, int64_t headdim) {
                              "; the sm90 backend takes multiples of 8 up to 256");
 }
 
+Status check_fp8_headdim(const char* name, int64_t headdim) {
+  if (headdim % 16 == 0 && headdim <= 128) return Status::ok();
+  return Status::unsupported(std::string(name) + " is " + std::to_string(headdim) +
+                             "; in e4m3 the sm90 backend takes multiples of 16 up to 128");
+}
+
 ScoreScale score_scale(const AttentionProblem& p) {
   if (p.softcap != 0 && p.softcap < kLargestSoftcap) {
     return {ScoreTransform::kSoftcap,
             static_cast<float>(std::clamp<double>(p.softmax_scale / p.softcap, -FLT_MAX, FLT_MAX)),
             static_cast<float>(max_of(p.softcap * kLog2E, kSmallestScale))};
   }
-  if (p.softmax_scale > kSmallestScale) {
+  // In e4m3 factors that only the device knows come in too, so its kernel takes any scale.
+  if (p.softmax_scale > kSmallestScale || p.dtype == DType::kE4m3) {
     return {ScoreTransform::kNone, 1.0f, static_cast<float>(p.softmax_scale * kLog2E)};
   }
   // The order of scores is not that of exponents, or there is none.

@@ -64,6 +64,7 @@ TensorMapSpec head_map_spec(const Tensor& tensor, int64_t headdim, int64_t rows,
 // Can the copy engine read it? `name`: the argument's, for the sentence.
 Status check_head_map(const char* name, const TensorMapSpec& spec);
 Status check_headdim(const char* name, int64_t headdim);
+Status check_fp8_headdim(const char* name, int64_t headdim);
 
 // How scores become exponents: 2^(log2 * transformed S).
 struct ScoreScale {

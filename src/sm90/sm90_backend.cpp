@@ -36,7 +36,15 @@ Status backward_of_forward_supports(const AttentionProblem& problem) {
   return {status.code(), "exec.needs_grad is 1, and its backward is refused: " + status.message()};
 }
 
+// The kernel for it has run in the host model, and not yet on a GPU.
+Status refuse_fp8(const AttentionProblem& problem) {
+  if (!is_fp8(problem.dtype)) return Status::ok();
+  return Status::unsupported(std::string("q, k and v are ") + dtype_name(problem.dtype) +
+                             "; the sm90 backend takes fp16 and bf16");
+}
+
 Status supports(const AttentionProblem& problem) {
+  TANDEM_RETURN_IF_ERROR(refuse_fp8(problem));
   if (problem.backward) return sm90::backward_supports(problem);
   if (problem.exec.needs_grad) TANDEM_RETURN_IF_ERROR(backward_of_forward_supports(problem));
   return sm90::forward_supports(problem);

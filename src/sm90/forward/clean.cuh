@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/fp8.h"
 #include "core/int_math.h"
 #include "core/mask.h"
 #include "sm90/forward/params.h"
@@ -70,6 +71,40 @@ TANDEM_DEVICE void clear_rows(uint32_t address, int first_row, uint32_t rows) {
   }
 }
 
+// The bytes of a group of 16 slots that hold no seen key, as bits of four words.
+struct SlotBytes {
+  uint32_t word[4];
+};
+// Bit i of `keys`: key i of the group is to go.
+TANDEM_DEVICE SlotBytes bytes_of_keys(uint32_t keys) {
+  SlotBytes bytes{};
+  TANDEM_UNROLL
+  for (int slot = 0; slot < kSlotGroup; ++slot) {
+    if ((keys >> slot_key(slot) & 1) != 0) bytes.word[slot / 4] |= 0xffu << (8 * (slot % 4));
+  }
+  return bytes;
+}
+
+// V^T: writes zeros over the slots of keys first_key + i whose bit i of `keys` is set, of 32. Each group of 16 lies in
+// one chunk of every row.
+template <typename Tile>
+TANDEM_DEVICE void clear_slots(uint32_t address, int first_key, uint32_t keys) {
+  TANDEM_NO_UNROLL
+  for (int group = 0; group < 2; ++group) {
+    const uint32_t keys_of_group = keys >> (16 * group) & 0xffffu;
+    if (keys_of_group == 0) continue;
+    const SlotBytes gone = bytes_of_keys(keys_of_group);
+    TANDEM_NO_UNROLL
+    for (int row = ptx::lane_index(); row < Tile::kRows; row += ptx::kWarpThreads) {
+      const uint32_t chunk = address + Tile::chunk_offset(row, first_key + 16 * group);
+      SlotBytes values = ptx::load_shared<SlotBytes>(chunk);
+      TANDEM_UNROLL
+      for (int i = 0; i < 4; ++i) values.word[i] &= ~gone.word[i];
+      ptx::store_shared(chunk, values);
+    }
+  }
+}
+
 // Once the block's V has landed in its stage.
 template <typename Traits>
 TANDEM_DEVICE void clean_block(const ForwardParams& params, TileSlot<Traits> slot, int n_block, int stage) {
@@ -79,7 +114,12 @@ TANDEM_DEVICE void clean_block(const ForwardParams& params, TileSlot<Traits> slo
   TANDEM_NO_UNROLL
   for (int key = 0; key < Traits::kBlockN; key += 32) {
     const uint32_t unseen = ~seen_keys<Traits>(params, slot, n_block * Traits::kBlockN + key);
-    if (unseen != 0) clear_rows<Tile>(address, key, unseen);
+    if (unseen == 0) continue;
+    if constexpr (Traits::kFp8) {
+      clear_slots<Tile>(address, key, unseen);
+    } else {
+      clear_rows<Tile>(address, key, unseen);
+    }
   }
 }
 

@@ -66,7 +66,8 @@ class Consumer {
     skip_blocks(state_, tile.above, w_);
     clear_results();
     if (tile.visits()) {
-      first_product<Traits, false>(state_, tile, w_, [&] { find_visible_keys(state_.visible, params_, tile, w_); });
+      first_product<Traits, false>(state_, params_, tile, w_,
+                                   [&] { find_visible_keys(state_.visible, params_, tile, w_); });
     } else {
       finish_rows(state_, params_, tile.slot, w_);
       hand_over(tile);
@@ -75,7 +76,7 @@ class Consumer {
 
   // The last P V of a tile, and its results.
   TANDEM_DEVICE void close(const ConsumerTile<Traits>& tile) {
-    last_product<Traits>(state_, [&] { finish_rows(state_, params_, tile.slot, w_); });
+    last_product<Traits>(state_, params_, [&] { finish_rows(state_, params_, tile.slot, w_); });
     skip_blocks(state_, tile.below, w_);
     hand_over(tile);
   }
@@ -83,7 +84,7 @@ class Consumer {
   TANDEM_DEVICE void close_and_begin(const ConsumerTile<Traits>& tile, const ConsumerTile<Traits>& next) {
     TANDEM_NO_UNROLL
     for (int i = 0; i < next.above; ++i) skip_k(state_, w_);
-    first_product<Traits, true>(state_, next, w_, [&] {
+    first_product<Traits, true>(state_, params_, next, w_, [&] {
       finish_rows(state_, params_, tile.slot, w_);
       find_visible_keys(state_.visible, params_, next, w_);
     });
@@ -94,12 +95,13 @@ class Consumer {
   }
 
   TANDEM_DEVICE void hand_over(const ConsumerTile<Traits>& tile) {
-    hand_over_o(state_, tile.q, w_);
+    hand_over_o(state_, params_, tile.q, w_);
     reader_.release_by_warp();
   }
 
   TANDEM_DEVICE void clear_results() {
     state_.o_begun = false;
+    if constexpr (Traits::kFp8) clear(state_.acc_o);
     reset(state_.rows);
   }
 

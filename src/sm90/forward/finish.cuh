@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "core/dtype.h"
 #include "sm90/forward/attend.cuh"
 #include "sm90/forward/params.h"
 #include "sm90/forward/traits.h"
@@ -36,20 +37,33 @@ TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + 8 * half;
     if (row >= rows.q_len) state.rows.sum[half] = 0.0f;
-    const float lse_of_row = finish_row(state.rows, half, params.scale_log2, sink, has_sink && row < rows.q_len);
+    const float offset =
+        Traits::kFp8 ? state.rows.reference[half] : offset_of(state.rows.reference[half], params.scale_log2);
+    const float lse_of_row = finish_row(state.rows, half, offset, sink, has_sink && row < rows.q_len);
     if (params.lse != nullptr && row < rows.q_rows && fragment_first_column() == 0) {
       ptx::store_global(lse + 8 * half * params.lse_strides.row, lse_of_row);
     }
   }
 }
 
+template <typename Traits>
+TANDEM_DEVICE void store_o(uint32_t smem, const ConsumerState<Traits>& state, const ForwardParams& params) {
+  using Tile = typename Traits::OTile;
+  if constexpr (!Traits::kFp8) {
+    store_accumulator<typename Traits::Element, Tile>(smem, state.acc_o, state.rows.normalizer);
+  } else if (params.out_is_fp16) {
+    store_accumulator<Fp16, Tile>(smem, state.acc_o, state.rows.normalizer);
+  } else {
+    store_accumulator<Bf16, Tile>(smem, state.acc_o, state.rows.normalizer);
+  }
+}
+
 // O to the place of Q, for the store warp.
 template <typename Traits>
-TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, int q, int w) {
+TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, const ForwardParams& params, int q, int w) {
   clear_empty_rows(state.acc_o, state.rows);
   ptx::named_barrier_sync(Traits::kEpilogueBarrier + w, ptx::kWarpgroupThreads);  // every warp's wgmmas have read Q
-  store_accumulator<typename Traits::Element, typename Traits::OTile>(
-      Traits::kSmemQ + static_cast<uint32_t>(q) * Traits::QTile::kBytes, state.acc_o, state.rows.normalizer);
+  store_o<Traits>(Traits::kSmemQ + static_cast<uint32_t>(q) * Traits::kQPlaceBytes, state, params);
   ptx::fence_proxy_async_shared();
   ptx::warp_sync();
   ptx::mbarrier_arrive_if(barrier_at(Traits::kOFull, q), ptx::lane_index() == 0);

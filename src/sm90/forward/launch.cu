@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "sm90/cuda_call.h"
@@ -22,12 +23,15 @@ ForwardInstance find_instance(int row, std::integer_sequence<int, kRows...>) {
   return instances[row]();
 }
 
+template <typename Element>
+ForwardInstance find_instance(int row, bool general) {
+  constexpr std::make_integer_sequence<int, forward_tiles_count(std::is_same_v<Element, E4m3>)> rows;
+  return general ? find_instance<Element, true>(row, rows) : find_instance<Element, false>(row, rows);
+}
+
 ForwardInstance find_instance(DType dtype, int row, bool general) {
-  constexpr std::make_integer_sequence<int, kForwardTilesCount> rows;
-  if (dtype == DType::kBf16) {
-    return general ? find_instance<Bf16, true>(row, rows) : find_instance<Bf16, false>(row, rows);
-  }
-  return general ? find_instance<Fp16, true>(row, rows) : find_instance<Fp16, false>(row, rows);
+  if (dtype == DType::kE4m3) return find_instance<E4m3>(row, general);
+  return dtype == DType::kBf16 ? find_instance<Bf16>(row, general) : find_instance<Fp16>(row, general);
 }
 
 Status allow_shared_memory(const ForwardInstance& instance) {
@@ -78,8 +82,8 @@ Status count_multiprocessors(int device, int* count) {
 }  // namespace
 
 Status prepare_forward() {
-  for (int row = 0; row < kForwardTilesCount; ++row) {
-    for (const DType dtype : {DType::kBf16, DType::kFp16}) {
+  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kE4m3}) {
+    for (int row = 0; row < forward_tiles_count(dtype == DType::kE4m3); ++row) {
       for (const bool general : {false, true}) {
         TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row, general)));
       }

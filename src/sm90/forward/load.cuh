@@ -1,35 +1,91 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "core/fp8.h"
+#include "core/int_math.h"
 #include "sm90/forward/clean.cuh"
 #include "sm90/forward/params.h"
+#include "sm90/forward/scales.cuh"
 #include "sm90/forward/traits.h"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
+#include "sm90/ptx/mbarrier.cuh"
+#include "sm90/ptx/shared.cuh"
+#include "sm90/ptx/tma.cuh"
 #include "sm90/tile/load_tile.cuh"
 #include "sm90/tile/pipeline.cuh"
 
 // The load thread: K and V of every tile, as stages fall free.
 namespace tandem::sm90 {
 
+// The scales of a block of keys, to where its K and V go. Those of a block are read while the one before is loaded.
 template <typename Traits>
-TANDEM_DEVICE void load_k(const ForwardParams& params, PipelineState<Traits::kKStages> pipe, int key, int head,
-                          int batch) {
+class ScaleLoader {
+ public:
+  TANDEM_DEVICE ScaleLoader(const ForwardParams& params, TileSlot<Traits> slot, int key_head)
+      : params_(params), sequence_(slot.sequence()), key_head_(key_head) {}
+
+  TANDEM_DEVICE void read(int n_block) {
+    const int key = max_of(n_block, 0) * Traits::kBlockN;
+    k_ = block_scale(params_.k_scale, sequence_, key_head_, key);
+    v_ = block_scale(params_.v_scale, sequence_, key_head_, key);
+  }
+  // HAZARD: when the stage is free, before the load whose barrier says that the scale is there too.
+  TANDEM_DEVICE void store_k(int stage) const { ptx::store_shared(scale_at(Traits::kScalesK, stage), k_); }
+  TANDEM_DEVICE void store_v(int stage) const { ptx::store_shared(scale_at(Traits::kScalesV, stage), v_); }
+
+ private:
+  const ForwardParams& params_;
+  const int sequence_, key_head_;
+  float k_ = 1.0f;
+  float v_ = 1.0f;
+};
+
+// 16-bit types have none.
+template <typename Traits>
+struct NoScales {
+  TANDEM_DEVICE NoScales(const ForwardParams&, TileSlot<Traits>, int) {}
+  TANDEM_DEVICE void read(int) {}
+  TANDEM_DEVICE void store_k(int) const {}
+  TANDEM_DEVICE void store_v(int) const {}
+};
+template <typename Traits>
+using Scales = std::conditional_t<Traits::kFp8, ScaleLoader<Traits>, NoScales<Traits>>;
+
+template <typename Traits>
+TANDEM_DEVICE void load_k(const ForwardParams& params, PipelineState<Traits::kKStages> pipe,
+                          const Scales<Traits>& scales, int key, int head, int batch) {
   using Tile = typename Traits::KTile;
   acquire(Traits::kKEmpty, pipe);
-  load_tile<Tile>(Traits::kSmemK + static_cast<uint32_t>(pipe.index) * Tile::kBytes, &params.k,
-                  barrier_at(Traits::kKFull, pipe.index), key, head, batch);
+  scales.store_k(pipe.index);
+  load_tile<Tile, Traits::kElementBytes>(Traits::kSmemK + static_cast<uint32_t>(pipe.index) * Tile::kBytes, &params.k,
+                                         barrier_at(Traits::kKFull, pipe.index), key, head, batch);
 }
 
-// To the consumers, or by way of the clean-up warp.
+// To the consumers, or by way of the clean-up warp. `key`: in e4m3 its slot.
 template <typename Traits>
-TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVStages> pipe, int key, int head,
-                          int batch, bool clean_up) {
+TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVStages> pipe,
+                          const Scales<Traits>& scales, int key, int head, int batch, bool clean_up) {
   using Tile = typename Traits::VTile;
   acquire(Traits::kVEmpty, pipe);
-  load_tile<Tile>(Traits::kSmemV + static_cast<uint32_t>(pipe.index) * Tile::kBytes, &params.v,
-                  barrier_at(clean_up ? Traits::kVLanded : Traits::kVFull, pipe.index), key, head, batch);
+  scales.store_v(pipe.index);
+  const uint32_t smem = Traits::kSmemV + static_cast<uint32_t>(pipe.index) * Tile::kBytes;
+  const uint32_t full = barrier_at(clean_up ? Traits::kVLanded : Traits::kVFull, pipe.index);
+  if constexpr (Traits::kFp8) {
+    ptx::mbarrier_arrive_expect_tx(full, Tile::kBytes);
+    ptx::tma_load_4d(smem, &params.v, full, key, 0, head, batch);
+  } else {
+    load_tile<Tile>(smem, &params.v, full, key, head, batch);
+  }
+}
+
+// Where the sequence's V begins: a row, or in e4m3 a slot.
+template <typename Traits>
+TANDEM_DEVICE int v_begin(const ForwardParams& params, TileSlot<Traits> slot, int k_begin) {
+  if constexpr (Traits::kFp8) return params.sequences == nullptr ? 0 : packed_slot_begin(k_begin, slot.sequence());
+  return k_begin;
 }
 
 // One thread. Key blocks run from the last to the first: the masked ones of a causal tile come first.
@@ -43,12 +99,16 @@ TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
     const TileKeys keys = slot.keys();
     const TileSeen seen = slot.seen();
     const int k_begin = slot.rows().k_begin;
+    const int v_first = v_begin(params, slot, k_begin);
     const int batch = slot.place().batch;
+    Scales<Traits> scales(params, slot, keys.key_head);
+    if (keys.begin < keys.end) scales.read(keys.end - 1);
     TANDEM_NO_UNROLL
     for (int n_block = keys.end - 1; n_block >= keys.begin; --n_block) {
-      const int key = k_begin + n_block * Traits::kBlockN;
-      load_k<Traits>(params, k_pipe, key, keys.key_head, batch);
-      load_v<Traits>(params, v_pipe, key, keys.key_head, batch, needs_cleaning(seen, n_block));
+      const int key = n_block * Traits::kBlockN;
+      load_k<Traits>(params, k_pipe, scales, k_begin + key, keys.key_head, batch);
+      load_v<Traits>(params, v_pipe, scales, v_first + key, keys.key_head, batch, needs_cleaning(seen, n_block));
+      scales.read(n_block - 1);
       k_pipe.advance();
       v_pipe.advance();
     }

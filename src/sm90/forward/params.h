@@ -25,7 +25,7 @@ struct PackedSequence {
   int k_len;        // used
   int m_blocks;     // of q_rows
   int block_begin;  // m_blocks of the sequences before it, in the order of work
-  int unused;
+  int number;       // in the caller's order; -1, or that of the last plus 1, for rows of no sequence
 };
 static_assert(sizeof(PackedSequence) == 32, "written and read as two vectors of four words");
 
@@ -34,6 +34,16 @@ struct ForwardWorkspace {
   uint32_t next_tile;  // work tiles handed out beyond the first of each block
   int m_blocks;        // packed: of all sequences
   int unused[2];
+};
+
+// fp8 factors: one for each (sequence, head, block of kScaleBlockRows rows), axes that are not there with stride 0.
+struct BlockScales {
+  const float* data = nullptr;  // nullptr: all are 1
+  int64_t batch_stride = 0;
+  int64_t head_stride = 0;
+  int64_t block_stride = 0;
+  Divisor heads_per_scale;
+  int last_block = 0;  // serves all later ones too
 };
 
 // Scores are changed before the softmax: not at all, multiplied by score_factor, or soft-capped: tanh(score_factor S).
@@ -81,6 +91,11 @@ struct ForwardParams {
   const float* sink = nullptr;  // nullptr: none
   int64_t sink_stride = 0;
   int headdim_v = 0;  // of the problem: columns of the output
+
+  // e4m3. There scale_log2 may have any sign, and the maps' v is one of V^T, axes (slots, headdim_v, nheads_k, batch).
+  BlockScales q_scale, k_scale, v_scale;
+  int promotion_blocks = 0;  // of keys that the tensor core sums P V of; then it joins O in fp32
+  bool out_is_fp16 = false;
 };
 
 }  // namespace tandem::sm90

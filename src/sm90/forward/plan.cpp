@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/fp8.h"
 #include "sm90/forward/tiles.h"
 #include "sm90/forward/traits.h"
 #include "sm90/problem_parts.h"
@@ -13,19 +14,34 @@ struct Maps {
   TensorMapSpec q, k, v, out;
 };
 
+bool is_fp8(const AttentionProblem& p) {
+  return p.dtype == DType::kE4m3;
+}
+
+// V^T of all sequences, slot by slot (core/fp8.h).
+TensorMapSpec slots_map_spec(const AttentionProblem& p, const ForwardTiles& tiles) {
+  const int64_t slots = p.packed ? packed_slot_begin(p.total_k, p.batch) : dense_slots(p.seqlen_k);
+  TensorMapSpec spec =
+      head_map_spec(p.v, slots, p.headdim_v, p.nheads_k, map_batch(p), tiles.headdim_v, panel_of(tiles.block_n));
+  spec.box[0] = tiles.block_n;
+  return spec;
+}
+
 Maps tensor_maps(const AttentionProblem& p, const ForwardTiles& tiles) {
-  const Swizzle qk_panel = panel_of(tiles.headdim);
-  const Swizzle v_panel = panel_of(tiles.headdim_v);
+  const int bytes = static_cast<int>(dtype_bytes(p.dtype));
+  const Swizzle qk_panel = panel_of(tiles.headdim * bytes);
+  const Swizzle out_panel = panel_of(tiles.headdim_v * static_cast<int>(dtype_bytes(p.out_dtype)));
   Maps maps;
   maps.q = head_map_spec(p.q, p.headdim, p.total_q, p.nheads_q, map_batch(p), kFragmentRows, qk_panel);
-  maps.out = head_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), kFragmentRows, v_panel);
+  maps.out = head_map_spec(p.out, p.headdim_v, p.total_q, p.nheads_q, map_batch(p), kFragmentRows, out_panel);
   if (p.total_k == 0) {  // never read, but must be legal
     maps.k = maps.q;
     maps.v = maps.out;
-  } else {
-    maps.k = head_map_spec(p.k, p.headdim, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, qk_panel);
-    maps.v = head_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, v_panel);
+    return maps;
   }
+  maps.k = head_map_spec(p.k, p.headdim, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, qk_panel);
+  maps.v = is_fp8(p) ? slots_map_spec(p, tiles)
+                     : head_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, out_panel);
   return maps;
 }
 
@@ -37,11 +53,19 @@ Status check_maps(const Maps& maps) {
 }
 
 Status check_types(const AttentionProblem& p) {
-  if (!is_16bit(p.dtype)) {
+  if (!is_16bit(p.dtype) && !is_fp8(p)) {
     return Status::unsupported(std::string("q, k and v are ") + dtype_name(p.dtype) +
-                               "; the sm90 backend takes fp16 and bf16");
+                               "; the sm90 backend takes fp16, bf16 and e4m3");
   }
-  if (p.out_dtype != p.dtype) {
+  if (is_fp8(p) && !is_16bit(p.out_dtype)) {
+    return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
+                               "; the sm90 backend writes fp16 and bf16");
+  }
+  if (is_fp8(p) && !p.v_transposed) {
+    return Status::unsupported(
+        "v_transposed is 0; the sm90 backend takes V in e4m3 as tandem_quantize_fp8 writes it with transposed = 1");
+  }
+  if (!is_fp8(p) && p.out_dtype != p.dtype) {
     return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
                                "; the sm90 backend writes the type of q, " + dtype_name(p.dtype));
   }
@@ -82,9 +106,35 @@ bool is_general(const AttentionProblem& p) {
 }
 
 // Of a supported head dim.
+int tiles_row(const AttentionProblem& p) {
+  return find_forward_tiles(is_fp8(p), static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
+}
 ForwardTiles tiles_of(const AttentionProblem& p) {
-  const int row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
-  return forward_tiles(row, is_general(p));
+  return forward_tiles(is_fp8(p), tiles_row(p), is_general(p));
+}
+
+// Of Q, K or V.
+BlockScales block_scales(const Scales& scales) {
+  BlockScales result;
+  result.data = static_cast<const float*>(scales.data);
+  result.batch_stride = scales.batch_stride;
+  result.head_stride = scales.head_stride;
+  result.block_stride = scales.block_stride;
+  result.heads_per_scale = Divisor(static_cast<uint32_t>(scales.heads_per_scale));
+  result.last_block = static_cast<int>(min_of(scales.blocks, kMaxCount)) - 1;
+  return result;
+}
+
+// The tensor core's sum of e4m3 products cuts off more the longer it gets: 512 keys keep O within 0.4 % where V has a
+// mean (docs/ALGORITHM.md).
+constexpr int kPromotionKeys = 512;
+
+void set_fp8(const AttentionProblem& p, const ForwardTiles& tiles, ForwardParams& params) {
+  params.q_scale = block_scales(p.q_scale);
+  params.k_scale = block_scales(p.k_scale);
+  params.v_scale = block_scales(p.v_scale);
+  params.promotion_blocks = p.v_scale.blocks > 1 ? 1 : kPromotionKeys / tiles.block_n;
+  params.out_is_fp16 = p.out_dtype == DType::kFp16;
 }
 
 void set_masks(const AttentionProblem& p, ForwardParams& params) {
@@ -139,8 +189,9 @@ bool forward_is_empty(const AttentionProblem& p) {
 
 Status forward_supports(const AttentionProblem& p) {
   TANDEM_RETURN_IF_ERROR(check_types(p));
-  TANDEM_RETURN_IF_ERROR(check_headdim("headdim", p.headdim));
-  TANDEM_RETURN_IF_ERROR(check_headdim("headdim_v", p.headdim_v));
+  const auto check = is_fp8(p) ? check_fp8_headdim : check_headdim;
+  TANDEM_RETURN_IF_ERROR(check("headdim", p.headdim));
+  TANDEM_RETURN_IF_ERROR(check("headdim_v", p.headdim_v));
   if (forward_is_empty(p)) return Status::ok();
   const ForwardTiles tiles = tiles_of(p);
   TANDEM_RETURN_IF_ERROR(check_counts(p, tiles));
@@ -149,7 +200,7 @@ Status forward_supports(const AttentionProblem& p) {
 
 ForwardPlan plan_forward(const AttentionProblem& p) {
   ForwardPlan plan;
-  plan.tiles_row = find_forward_tiles(static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
+  plan.tiles_row = tiles_row(p);
   plan.dtype = p.dtype;
   plan.general = is_general(p);
   const ForwardTiles tiles = tiles_of(p);
@@ -176,6 +227,7 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   params.transform = scale.transform;
   params.score_factor = scale.factor;
   params.scale_log2 = scale.log2;
+  if (is_fp8(p)) set_fp8(p, tiles, params);
   set_masks(p, params);
   if (p.packed) {
     set_packed(p, block_m, plan);

@@ -14,7 +14,7 @@
 // see the most keys first, within runs of kPrepareThreads. One block.
 namespace tandem::sm90 {
 
-TANDEM_DEVICE PackedSequence packed_sequence(const ScannedSequence& scanned, int block_m) {
+TANDEM_DEVICE PackedSequence packed_sequence(const ScannedSequence& scanned, int number, int block_m) {
   PackedSequence sequence{};
   sequence.q_begin = scanned.q.begin;
   sequence.q_rows = scanned.q.rows;
@@ -22,6 +22,7 @@ TANDEM_DEVICE PackedSequence packed_sequence(const ScannedSequence& scanned, int
   sequence.k_begin = scanned.k.begin;
   sequence.k_len = scanned.k.len;
   sequence.m_blocks = ceil_div(scanned.q.rows, block_m);
+  sequence.number = number;
   return sequence;
 }
 
@@ -39,14 +40,15 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kPrepareThreads, 1) prepare_kernel(const TAND
   int m_blocks = 0;
   for (int first = 0; first < num_sequences; first += kPrepareThreads) {
     const int index = first + ptx::thread_rank();
-    PackedSequence sequence = packed_sequence(scan_sequence(params.lengths, index, offsets), params.block_m);
+    PackedSequence sequence = packed_sequence(scan_sequence(params.lengths, index, offsets), index - 1, params.block_m);
     const int rank =
         rank_by_work(sequence.q_len > 0 ? sequence.k_len : 0, min_of(num_sequences - first, kPrepareThreads));
     sequence.block_begin = blocks_before(sequence.m_blocks, rank, m_blocks);
     if (index < num_sequences) {
       auto* const place = reinterpret_cast<SequenceHalf*>(params.sequences + first + rank);
       ptx::store_global(place, SequenceHalf{sequence.q_begin, sequence.q_rows, sequence.q_len, sequence.k_begin});
-      ptx::store_global(place + 1, SequenceHalf{sequence.k_len, sequence.m_blocks, sequence.block_begin, 0});
+      ptx::store_global(place + 1,
+                        SequenceHalf{sequence.k_len, sequence.m_blocks, sequence.block_begin, sequence.number});
     }
   }
   if (ptx::thread_rank() == 0) {

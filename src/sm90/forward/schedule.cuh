@@ -3,11 +3,13 @@
 #include <cstdint>
 
 #include "core/block_range.h"
+#include "core/fp8.h"
 #include "core/int_math.h"
 #include "core/mask.h"
 #include "core/work_tiles.h"
 #include "sm90/forward/params.h"
 #include "sm90/forward/row_keys.cuh"
+#include "sm90/forward/scales.cuh"
 #include "sm90/forward/traits.h"
 #include "sm90/forward/visible_keys.cuh"
 #include "sm90/forward/work.cuh"
@@ -40,6 +42,7 @@ TANDEM_DEVICE TileOrigin dense_origin(const ForwardParams& params, int index) {
   origin.sequence.q_rows = params.seqlen_q;
   origin.sequence.q_len = used_length(params.seqused_q, params.seqused_q_stride, work.batch, params.seqlen_q);
   origin.sequence.k_len = used_length(params.seqused_k, params.seqused_k_stride, work.batch, params.seqlen_k);
+  origin.sequence.number = work.batch;
   origin.m_block = work.m_block;
   origin.head = work.head;
   origin.batch = work.batch;
@@ -148,8 +151,9 @@ TANDEM_DEVICE TileSeen seen_blocks(const ForwardParams& params, const BasicTileB
   }
   seen.seen_begin = bounds.min_lo;
   seen.seen_end = bounds.max_hi;
-  // Keys past the end of a dense problem's buffer come as zeros.
-  const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k;
+  // Keys past the end of a dense problem's buffer come as zeros; what V^T's last slots hold is the caller's.
+  const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k &&
+                           (!Traits::kFp8 || params.seqlen_k % kSlotGroup == 0);
   seen.clean_begin = ceil_div(seen.seen_begin, Traits::kBlockN);
   seen.clean_end = zero_filled ? INT32_MAX : seen.seen_end / Traits::kBlockN;
   return seen;
@@ -196,6 +200,18 @@ TANDEM_DEVICE void send_place(const TileOrigin& origin, TileSlot<Traits> slot, i
   slot.set(TileRows{sequence.q_begin, sequence.q_len, sequence.q_rows, sequence.k_begin});
 }
 
+template <typename Traits>
+TANDEM_DEVICE void send_scales(const ForwardParams& params, const TileOrigin& origin, TileSlot<Traits> slot, int lane) {
+  const int number = origin.sequence.number;
+  if (lane < Traits::kConsumers) {
+    const int row = origin.m_block * Traits::kBlockM + lane * kFragmentRows;
+    const bool used = row < origin.sequence.q_len;
+    slot.set_q_scale(lane, used ? block_scale(params.q_scale, number, origin.head, row) : 1.0f);
+  } else if (lane == Traits::kConsumers) {
+    slot.set_sequence(number);
+  }
+}
+
 // Each consumer's Q, when the O that went before has left its place.
 template <typename Traits>
 TANDEM_DEVICE void load_q(const ForwardParams& params, const TileOrigin& origin,
@@ -206,8 +222,9 @@ TANDEM_DEVICE void load_q(const ForwardParams& params, const TileOrigin& origin,
   for (int w = 0; w < Traits::kConsumers; ++w) {
     acquire(Traits::kQEmpty, q_pipe);
     if (ptx::lane_index() == 0) {
-      load_tile<Tile>(Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Tile::kBytes, &params.q,
-                      barrier_at(Traits::kQFull, q_pipe.index), row + w * kFragmentRows, origin.head, origin.batch);
+      load_tile<Tile, Traits::kElementBytes>(
+          Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Traits::kQPlaceBytes, &params.q,
+          barrier_at(Traits::kQFull, q_pipe.index), row + w * kFragmentRows, origin.head, origin.batch);
     }
     q_pipe.advance();
   }
@@ -229,6 +246,7 @@ TANDEM_DEVICE void send_tile(const ForwardParams& params, int index, PipelineSta
   const TileOrigin origin = params.sequences == nullptr ? dense_origin(params, index) : packed_origin(params, index);
   send_place<Traits>(origin, slot, lane);
   send_blocks<Traits>(params, origin, slot, lane);
+  if constexpr (Traits::kFp8) send_scales<Traits>(params, origin, slot, lane);
   publish<Traits>(pipe);
   load_q<Traits>(params, origin, q_pipe);
 }

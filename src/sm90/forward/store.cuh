@@ -21,8 +21,8 @@ TANDEM_DEVICE void store_by_copy_engine(const ForwardParams& params, uint32_t sm
   using Tile = typename Traits::OTile;
   TANDEM_UNROLL
   for (int panel = 0; panel < Tile::kPanels; ++panel) {
-    ptx::tma_store_4d(&params.out, smem + panel * Tile::kPanelBytes, panel * Tile::kPanelRowBytes / 2, row, head,
-                      batch);
+    ptx::tma_store_4d(&params.out, smem + panel * Tile::kPanelBytes, panel * Tile::kPanelRowBytes / Traits::kOutBytes,
+                      row, head, batch);
   }
   ptx::bulk_commit();
   ptx::bulk_wait_read<0>();
@@ -41,7 +41,7 @@ TANDEM_DEVICE void store_rows(const ForwardParams& params, uint32_t smem, int ro
     const int r = i / chunks;
     const int chunk = i % chunks;
     const int64_t offset = (int64_t{row} + r) * params.out_strides.row + head * params.out_strides.head;
-    typename Traits::Element* const out = static_cast<typename Traits::Element*>(params.out_data) + offset;
+    char* const out = static_cast<char*>(params.out_data) + offset * Traits::kOutBytes;
     ptx::store_global(reinterpret_cast<Chunk*>(out) + chunk,
                       ptx::load_shared<Chunk>(smem + Tile::chunk_offset(r, chunk * 16)));
   }
@@ -57,7 +57,7 @@ TANDEM_DEVICE void store_tiles(const ForwardParams& params) {
     const TileRows rows = reader.slot().rows();
     TANDEM_NO_UNROLL
     for (int w = 0; w < Traits::kConsumers; ++w) {
-      const uint32_t smem = Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Traits::QTile::kBytes;
+      const uint32_t smem = Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Traits::kQPlaceBytes;
       const int first_row = place.first_row + w * kFragmentRows;
       const int left = rows.q_rows - first_row;
       wait(Traits::kOFull, q_pipe);

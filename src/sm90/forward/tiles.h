@@ -27,18 +27,30 @@ constexpr ForwardTiles kForwardTiles[] = {
 };
 constexpr int kForwardTilesCount = sizeof(kForwardTiles) / sizeof(kForwardTiles[0]);
 
+// The same for e4m3. A block of keys lies within one of the blocks of rows that share a scale.
+constexpr ForwardTiles kFp8ForwardTiles[] = {
+    {64, 64, 2, 128, 2, 3, 3, true, true, 1},
+    {128, 128, 2, 64, 2, 4, 4, true, true, 1},
+};
+constexpr int kFp8ForwardTilesCount = sizeof(kFp8ForwardTiles) / sizeof(kFp8ForwardTiles[0]);
+
+constexpr int forward_tiles_count(bool fp8) {
+  return fp8 ? kFp8ForwardTilesCount : kForwardTilesCount;
+}
+
 // The tiles of an instance. What narrowed masks and transformed scores take of registers, more than two consumers do
 // not have: with them ptxas spills.
-constexpr ForwardTiles forward_tiles(int row, bool general) {
-  const ForwardTiles& tiles = kForwardTiles[row];
+constexpr ForwardTiles forward_tiles(bool fp8, int row, bool general) {
+  const ForwardTiles& tiles = fp8 ? kFp8ForwardTiles[row] : kForwardTiles[row];
   if (!general || tiles.consumers == 2) return tiles;
   return {tiles.headdim, tiles.headdim_v, 2, 128, 2, 3, 2, true, true, 1};
 }
 
 // Number of the row that covers these head dims, or -1.
-constexpr int find_forward_tiles(int headdim, int headdim_v) {
-  for (int i = 0; i < kForwardTilesCount; ++i) {
-    if (headdim <= kForwardTiles[i].headdim && headdim_v <= kForwardTiles[i].headdim_v) return i;
+constexpr int find_forward_tiles(bool fp8, int headdim, int headdim_v) {
+  for (int row = 0; row < forward_tiles_count(fp8); ++row) {
+    const ForwardTiles tiles = forward_tiles(fp8, row, false);
+    if (headdim <= tiles.headdim && headdim_v <= tiles.headdim_v) return row;
   }
   return -1;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "sm90/forward/tiles.h"
@@ -34,13 +35,17 @@ namespace tandem::sm90 {
 // Number 0 is block_sync(). turn + w, then epilogue + w.
 constexpr int kTurnBarrier = 1;
 
-// ElementType: Bf16 or Fp16; kRow: of kForwardTiles; kIsGeneral: takes interval arrays and transformed scores too.
+// ElementType: Bf16, Fp16 or E4m3; kRow: of its tuning table; kIsGeneral: takes interval arrays and transformed scores
+// too. In e4m3 V comes as V^T in slots (core/fp8.h), and O leaves in a 16-bit type of the launch's choice.
 // PERF: H200, causal, 512 keys, 2026-11-30: without the code for those 1.07 at headdim 64, 1.04 at 128, 1.01 at 256.
 template <typename ElementType, int kRow, bool kIsGeneral>
 struct ForwardTraits {
   static constexpr bool kGeneral = kIsGeneral;
-  static constexpr ForwardTiles kTiles = forward_tiles(kRow, kGeneral);
   using Element = ElementType;
+  static constexpr bool kFp8 = std::is_same_v<Element, E4m3>;
+  static constexpr int kElementBytes = sizeof(Element);
+  static constexpr int kOutBytes = 2;  // of an element of O
+  static constexpr ForwardTiles kTiles = forward_tiles(kFp8, kRow, kGeneral);
   static constexpr int kHeadDim = kTiles.headdim;
   static constexpr int kHeadDimV = kTiles.headdim_v;
   static constexpr int kConsumers = kTiles.consumers;
@@ -62,19 +67,20 @@ struct ForwardTraits {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
   static_assert(2 <= kConsumers && kConsumers <= 4);
 
-  static constexpr Swizzle kQkSwizzle = panel_of(kHeadDim);
-  static constexpr Swizzle kVSwizzle = panel_of(kHeadDimV);
-  using QTile =
-      SwizzledTile<kFragmentRows, kHeadDim * 2, kQkSwizzle>;  // one consumer's; O leaves through the same space
-  using KTile = SwizzledTile<kBlockN, kHeadDim * 2, kQkSwizzle>;
-  using VTile = SwizzledTile<kBlockN, kHeadDimV * 2, kVSwizzle>;
-  using OTile = SwizzledTile<kFragmentRows, kHeadDimV * 2, kVSwizzle>;
-  static_assert(OTile::kBytes <= QTile::kBytes);
+  // One consumer's Q. O leaves through the same place, which is as large as the larger of them.
+  using QTile = SwizzledTile<kFragmentRows, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
+  using OTile = SwizzledTile<kFragmentRows, kHeadDimV * kOutBytes, panel_of(kHeadDimV* kOutBytes)>;
+  static constexpr uint32_t kQPlaceBytes = OTile::kBytes > QTile::kBytes ? OTile::kBytes : QTile::kBytes;
+  using KTile = SwizzledTile<kBlockN, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
+  // (kBlockN, kHeadDimV) as V is stored; e4m3: V^T, (kHeadDimV, kBlockN).
+  static constexpr int kVRowBytes = kFp8 ? kBlockN : kHeadDimV * kElementBytes;
+  using VTile = SwizzledTile<kFp8 ? kHeadDimV : kBlockN, kVRowBytes, panel_of(kVRowBytes)>;
+  static_assert(!kFp8 || (VTile::kPanels == 1 && kConsumers <= 3));
 
   // Addresses in the shared window, of the first of each kind.
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
   static constexpr uint32_t kSmemQ = kBase;
-  static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * QTile::kBytes;
+  static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * kQPlaceBytes;
   static constexpr uint32_t kSmemV = kSmemK + kKStages * KTile::kBytes;
   static constexpr uint32_t kTileSlots = kSmemV + kVStages * VTile::kBytes;
   static constexpr uint32_t kTileSlotBytes = 128;
@@ -88,7 +94,9 @@ struct ForwardTraits {
   static constexpr uint32_t kVEmpty = kVLanded + kVStages * 8;
   static constexpr uint32_t kTileFull = kVEmpty + kVStages * 8;
   static constexpr uint32_t kTileEmpty = kTileFull + kTileStages * 8;
-  static constexpr uint32_t kSmemEnd = kTileEmpty + kTileStages * 8;
+  static constexpr uint32_t kScalesK = kTileEmpty + kTileStages * 8;  // e4m3: of each stage's block of keys, fp32
+  static constexpr uint32_t kScalesV = kScalesK + (kFp8 ? kKStages * 4 : 0);
+  static constexpr uint32_t kSmemEnd = kScalesV + (kFp8 ? kVStages * 4 : 0);
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
   static_assert(kSmemBytes <= 227 * 1024);
 };

@@ -45,9 +45,11 @@ struct ConsumerBlocks {
   int begin, end, full_begin, full_end;
 };
 
+// One more word in e4m3: the number of the sequence, and the scale of Q for the rows of each consumer.
 template <typename Traits>
 struct TileSlot {
-  static constexpr uint32_t kWords = 4 + Traits::kConsumers;
+  static constexpr uint32_t kScalesWord = 4 + Traits::kConsumers;
+  static constexpr uint32_t kWords = kScalesWord + (Traits::kFp8 ? 1 : 0);
   static_assert(kWords * 16 <= Traits::kTileSlotBytes);
 
   TANDEM_DEVICE explicit TileSlot(int index)
@@ -61,12 +63,21 @@ struct TileSlot {
     return ptx::load_shared<ConsumerBlocks>(address_ + 64 + static_cast<uint32_t>(w) * 16);
   }
 
+  TANDEM_DEVICE int sequence() const { return ptx::load_shared<int>(address_ + kScalesWord * 16); }
+  TANDEM_DEVICE float q_scale(int w) const {
+    return ptx::load_shared<float>(address_ + kScalesWord * 16 + 4 + static_cast<uint32_t>(w) * 4);
+  }
+
   TANDEM_DEVICE void set(const TilePlace& place) const { ptx::store_shared(address_, place); }
   TANDEM_DEVICE void set(const TileRows& rows) const { ptx::store_shared(address_ + 16, rows); }
   TANDEM_DEVICE void set(const TileKeys& keys) const { ptx::store_shared(address_ + 32, keys); }
   TANDEM_DEVICE void set(const TileSeen& seen) const { ptx::store_shared(address_ + 48, seen); }
   TANDEM_DEVICE void set(int w, const ConsumerBlocks& blocks) const {
     ptx::store_shared(address_ + 64 + static_cast<uint32_t>(w) * 16, blocks);
+  }
+  TANDEM_DEVICE void set_sequence(int sequence) const { ptx::store_shared(address_ + kScalesWord * 16, sequence); }
+  TANDEM_DEVICE void set_q_scale(int w, float scale) const {
+    ptx::store_shared(address_ + kScalesWord * 16 + 4 + static_cast<uint32_t>(w) * 4, scale);
   }
 
  private:

@@ -108,4 +108,16 @@ TANDEM_DEVICE uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3) {
   return packed;
 }
 
+// Two cvt.rn.f16x2.e4m3x2 (7.8): exact. The elements in bits 0-7 and 8-15, and the two after them.
+TANDEM_DEVICE void unpack_e4m3x4(uint32_t& low, uint32_t& high, uint32_t packed) {
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(packed));
+}
+
 }  // namespace tandem::sm90::ptx

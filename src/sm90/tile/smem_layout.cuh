@@ -14,9 +14,9 @@ constexpr int kFragmentRows = 64;
 // The unit in which the copy engine permutes: 16-byte chunks within rows of so many bytes.
 enum class Swizzle : int { k64Bytes = 64, k128Bytes = 128 };
 
-// Of the panels that rows of `headdim` 16-bit elements lie in.
-TANDEM_HD constexpr Swizzle panel_of(int headdim) {
-  return headdim % 64 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
+// Of the panels that rows of so many bytes lie in.
+TANDEM_HD constexpr Swizzle panel_of(int row_bytes) {
+  return row_bytes % 128 == 0 ? Swizzle::k128Bytes : Swizzle::k64Bytes;
 }
 
 // Byte offsets within a swizzled panel (one TMA box, aligned to 8 rows): bits 4.. are XORed with bits 7.., two of them

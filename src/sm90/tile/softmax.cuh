@@ -174,14 +174,14 @@ TANDEM_DEVICE void reduce_row_sums(SoftmaxRows& rows) {
   for (int half = 0; half < 2; ++half) rows.sum[half] = quad_sum(rows.sum[half]);
 }
 
-// After reduce_row_sums(): the row's normalizer, and its LSE (natural log). Where there is a sink, exp(sink) joins the
-// denominator. A row that has seen no key: O is 0, LSE -inf or the sink [5, 6].
-TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float scale_log2, float sink, bool has_sink) {
+// After reduce_row_sums(): the row's normalizer, and its LSE (natural log); offset: what its exponents are relative to.
+// Where there is a sink, exp(sink) joins the denominator. A row that has seen no key: O is 0, LSE -inf or the sink [5,
+// 6].
+TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float offset, float sink, bool has_sink) {
   constexpr float kLn2 = 0.693147180559945309f;
   constexpr float kLog2E = 1.44269504088896341f;
   rows.normalizer[half] = 0.0f;
   if (rows.sum[half] == 0.0f) return has_sink ? sink : -INFINITY;
-  const float offset = offset_of(rows.reference[half], scale_log2);
   float reference = offset;
   float scale = 1.0f;
   float total = rows.sum[half];

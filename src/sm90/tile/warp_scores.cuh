@@ -2,7 +2,9 @@
 
 #include <cstdint>
 
+#include "core/dtype.h"
 #include "sm90/ptx/device.cuh"
+#include "sm90/ptx/math.cuh"
 #include "sm90/ptx/matrix.cuh"
 #include "sm90/ptx/mma.cuh"
 #include "sm90/tile/fragment.cuh"
@@ -16,7 +18,7 @@ class WarpScores {
  public:
   TANDEM_DEVICE WarpScores(int w, int k_stage)
       : thread_(fragment_thread()),
-        q_(Traits::kSmemQ + static_cast<uint32_t>(w) * QTile::kBytes),
+        q_(Traits::kSmemQ + static_cast<uint32_t>(w) * Traits::kQPlaceBytes),
         k_(Traits::kSmemK + static_cast<uint32_t>(k_stage) * KTile::kBytes) {}
 
   // Columns column .. column + 7, laid out as the same columns of the warpgroup's accumulator are.
@@ -29,18 +31,34 @@ class WarpScores {
     TANDEM_UNROLL
     for (int i = 0; i < 4; ++i) s[i] = 0.0f;
     TANDEM_NO_UNROLL
-    for (int byte = 0; byte < QTile::kRowBytes; byte += 64) {  // 32 elements, two products
+    for (int byte = 0; byte < QTile::kRowBytes; byte += 64) {  // two products
       uint32_t q[2][4];
       uint32_t k[4];
       ptx::ldmatrix_x4(q[0], q_ + QTile::chunk_offset(q_row, byte + q_byte));
       ptx::ldmatrix_x4(q[1], q_ + QTile::chunk_offset(q_row, byte + 32 + q_byte));
       ptx::ldmatrix_x4(k, k_ + KTile::chunk_offset(k_row, byte + k_byte));
-      ptx::mma_m16n8k16<typename Traits::Element>(s, q[0], k[0], k[1]);
-      ptx::mma_m16n8k16<typename Traits::Element>(s, q[1], k[2], k[3]);
+      add_product(s, q[0], k[0], k[1]);
+      add_product(s, q[1], k[2], k[3]);
     }
   }
 
  private:
+  // 32 bytes of each row. e4m3 goes as fp16, which holds it exactly: elements 4i and 4i + 1 of the row, then 4i + 2 and
+  // 4i + 3, of Q and K alike.
+  TANDEM_DEVICE static void add_product(float (&s)[4], const uint32_t (&q)[4], uint32_t k0, uint32_t k1) {
+    if constexpr (Traits::kFp8) {
+      uint32_t first[4], second[4], keys_first[2], keys_second[2];
+      TANDEM_UNROLL
+      for (int i = 0; i < 4; ++i) ptx::unpack_e4m3x4(first[i], second[i], q[i]);
+      ptx::unpack_e4m3x4(keys_first[0], keys_second[0], k0);
+      ptx::unpack_e4m3x4(keys_first[1], keys_second[1], k1);
+      ptx::mma_m16n8k16<Fp16>(s, first, keys_first[0], keys_first[1]);
+      ptx::mma_m16n8k16<Fp16>(s, second, keys_second[0], keys_second[1]);
+    } else {
+      ptx::mma_m16n8k16<typename Traits::Element>(s, q, k0, k1);
+    }
+  }
+
   using QTile = typename Traits::QTile;
   using KTile = typename Traits::KTile;
   FragmentThread thread_;

@@ -95,5 +95,6 @@ float min(float a, float b);
 uint32_t pack_bf16x2(float low, float high);
 uint32_t pack_f16x2(float low, float high);
 uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3);
+void unpack_e4m3x4(uint32_t& low, uint32_t& high, uint32_t packed);
 
 }  // namespace tandem::model

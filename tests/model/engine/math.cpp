@@ -70,5 +70,11 @@ uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3) {
   }
   return packed;
 }
+void unpack_e4m3x4(uint32_t& low, uint32_t& high, uint32_t packed) {
+  float values[4];
+  for (int i = 0; i < 4; ++i) values[i] = to_float(E4m3{static_cast<uint8_t>(packed >> (8 * i))});
+  low = pack_f16x2(values[0], values[1]);
+  high = pack_f16x2(values[2], values[3]);
+}
 
 }  // namespace tandem::model

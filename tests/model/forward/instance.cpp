@@ -19,10 +19,14 @@ void name_everything(Names& names) {
   names.mbarrier("v_empty", Traits::kVEmpty, Traits::kVStages, kInTurn);
   names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kInTurn);
   names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kInTurn);
-  names.shared("q", Traits::kSmemQ, Traits::QTile::kBytes, Traits::kQPlaces);
+  names.shared("q", Traits::kSmemQ, Traits::kQPlaceBytes, Traits::kQPlaces);
   names.shared("k", Traits::kSmemK, Traits::KTile::kBytes, Traits::kKStages);
   names.shared("v", Traits::kSmemV, Traits::VTile::kBytes, Traits::kVStages);
   names.shared("tile_slot", Traits::kTileSlots, Traits::kTileSlotBytes, Traits::kTileStages);
+  if (Traits::kFp8) {
+    names.shared("k_scale", Traits::kScalesK, 4, Traits::kKStages);
+    names.shared("v_scale", Traits::kScalesV, 4, Traits::kVStages);
+  }
   names.named_barrier("turn", sm90::kTurnBarrier, Traits::kConsumers);
   names.named_barrier("epilogue", Traits::kEpilogueBarrier, Traits::kConsumers);
   names.warp_role("load", 0, 1);
@@ -40,10 +44,17 @@ ForwardInstance instance_of() {
 
 }  // namespace
 
+#ifdef TANDEM_MODEL_FP8
+template <>
+ForwardInstance fp8_forward_instance<TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>() {
+  return instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>();
+}
+#else
 template <>
 ForwardInstance forward_instance<TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>(DType dtype) {
   return dtype == DType::kBf16 ? instance_of<sm90::ForwardTraits<Bf16, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>()
                                : instance_of<sm90::ForwardTraits<Fp16, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>();
 }
+#endif
 
 }  // namespace tandem::model

@@ -24,7 +24,18 @@ ForwardInstance find_instance(int row, DType dtype, std::integer_sequence<int, k
   return kInstances[row](dtype);
 }
 
+template <bool kGeneral, int... kRows>
+ForwardInstance find_fp8_instance(int row, std::integer_sequence<int, kRows...>) {
+  constexpr ForwardInstance (*kInstances[])() = {&fp8_forward_instance<kRows, kGeneral>...};
+  return kInstances[row]();
+}
+
 ForwardInstance find_instance(const sm90::ForwardPlan& plan) {
+  if (plan.dtype == DType::kE4m3) {
+    constexpr std::make_integer_sequence<int, sm90::kFp8ForwardTilesCount> kRows;
+    return plan.general ? find_fp8_instance<true>(plan.tiles_row, kRows)
+                        : find_fp8_instance<false>(plan.tiles_row, kRows);
+  }
   constexpr std::make_integer_sequence<int, sm90::kForwardTilesCount> kRows;
   return plan.general ? find_instance<true>(plan.tiles_row, plan.dtype, kRows)
                       : find_instance<false>(plan.tiles_row, plan.dtype, kRows);

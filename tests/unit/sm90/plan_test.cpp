@@ -50,7 +50,12 @@ TEST(ForwardPlan, RefusesInWordsWhatTheKernelCannotDo) {
   };
   const Case cases[] = {
       {"q, k and v are fp32", [](AttentionProblem& p) { p.dtype = DType::kFp32; }},
-      {"q, k and v are e4m3", [](AttentionProblem& p) { p.dtype = DType::kE4m3; }},
+      {"q, k and v are e5m2", [](AttentionProblem& p) { p.dtype = DType::kE5m2; }},
+      {"v_transposed is 0",
+       [](AttentionProblem& p) {
+         p.dtype = DType::kE4m3;
+         p.out_dtype = DType::kBf16;
+       }},
       {"out is fp32", [](AttentionProblem& p) { p.out_dtype = DType::kFp32; }},
       {"headdim is 100", [](AttentionProblem& p) { p.headdim = 100; }},
       {"headdim_v is 4", [](AttentionProblem& p) { p.headdim_v = 4; }},

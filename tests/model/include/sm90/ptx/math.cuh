@@ -64,4 +64,8 @@ inline uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3, Site site = 
   return model::pack_e4m3x4(usable(x0, site), usable(x1, site), usable(x2, site), usable(x3, site));
 }
 
+inline void unpack_e4m3x4(uint32_t& low, uint32_t& high, uint32_t packed) {
+  model::unpack_e4m3x4(low, high, packed);
+}
+
 }  // namespace tandem::sm90::ptx

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/mask.h"
+#include "sm90/forward/params.h"
+#include "sm90/forward/traits.h"
+#include "sm90/forward/work.cuh"
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/named_barrier.cuh"
+#include "sm90/tile/pipeline.cuh"
+#include "sm90/tile/softmax.cuh"
+
+// What a consumer warpgroup keeps in registers, and the turns that it takes with the others.
+namespace tandem::sm90 {
+
+// What e4m3 adds. The tensor core sums P V of promotion_blocks key blocks, with fewer bits than fp32 has, and the sum
+// then joins O.
+template <typename Traits, bool kFp8 = Traits::kFp8>
+struct Fp8State {
+  float acc_pv[Traits::kHeadDimV / 2];  // (64, kHeadDimV)
+  int pv_blocks = 0;                    // in acc_pv
+  float q_scale;      // of the tile: the scale of Q, and what turns products into exponents or into what is soft-capped
+  float score_scale;  // of the block: that times K's
+};
+template <typename Traits>
+struct Fp8State<Traits, false> {};
+
+template <typename Traits>
+struct ConsumerState : Fp8State<Traits> {
+  static constexpr int kPSteps = Traits::kBlockN * Traits::kElementBytes / 32;  // k-steps of P V
+  float acc_s[Traits::kBlockN / 2];                                             // (64, kBlockN): S, then P
+  float acc_o[Traits::kHeadDimV / 2];  // (64, kHeadDimV): O, not normalized; anything before the tile's first P V
+  uint32_t frag_p[kPSteps][4];         // (64, kBlockN) in the element type
+  SoftmaxRows rows;
+  bool o_begun;                      // P V of this tile has been issued, so that acc_o holds O (in e4m3: acc_pv)
+  BasicRowInterval<int> visible[2];  // what this thread's rows see, for masked blocks
+  PipelineState<Traits::kKStages> k_pipe;
+  PipelineState<Traits::kVStages> v_pipe;
+};
+
+// What a consumer keeps of a work tile while it is at it; the rest it reads from the slot.
+template <typename Traits>
+struct ConsumerTile {
+  TileSlot<Traits> slot;
+  ConsumerBlocks blocks;
+  int above, below;  // blocks that only other consumers visit, before this one's and after
+  int q;             // number of Q's place
+  TANDEM_DEVICE bool visits() const { return blocks.begin < blocks.end; }
+};
+
+// Ping-pong: one warpgroup issues its matrix products while the others are at their exponentials. HAZARD: all take as
+// many turns, or one waits for ever.
+template <typename Traits>
+TANDEM_DEVICE void take_turn(int w) {
+  if constexpr (Traits::kPingPong) ptx::named_barrier_sync(kTurnBarrier + w, 2 * ptx::kWarpgroupThreads);
+}
+template <typename Traits>
+TANDEM_DEVICE void pass_turn(int w) {
+  const int next = w == Traits::kConsumers - 1 ? 0 : w + 1;
+  if constexpr (Traits::kPingPong) ptx::named_barrier_arrive(kTurnBarrier + next, 2 * ptx::kWarpgroupThreads);
+}
+
+}  // namespace tandem::sm90
