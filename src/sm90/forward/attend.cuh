@@ -8,6 +8,7 @@
 #include "sm90/forward/params.h"
 #include "sm90/forward/scales.cuh"
 #include "sm90/forward/traits.h"
+#include "sm90/forward/two_levels.cuh"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/math.cuh"
@@ -62,12 +63,7 @@ template <typename Traits>
 TANDEM_DEVICE void finish_pv(ConsumerState<Traits>& state, const ForwardParams& params, bool last) {
   if constexpr (Traits::kFp8) {
     ptx::wgmma_fence_operand(state.acc_pv);
-    if (++state.pv_blocks >= params.promotion_blocks || last) {
-      const float scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.v_pipe.index));
-      TANDEM_UNROLL
-      for (int i = 0; i < Traits::kHeadDimV / 2; ++i) state.acc_o[i] = ptx::fma(state.acc_pv[i], scale, state.acc_o[i]);
-      state.pv_blocks = 0;
-    }
+    if (++state.pv_blocks >= params.promotion_blocks || last) promote(state, last);
   } else {
     ptx::wgmma_fence_operand(state.acc_o);
   }

@@ -8,6 +8,7 @@
 #include "sm90/forward/params.h"
 #include "sm90/forward/scales.cuh"
 #include "sm90/forward/traits.h"
+#include "sm90/forward/two_levels.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/math.cuh"
 #include "sm90/ptx/shared.cuh"
@@ -53,13 +54,6 @@ TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, const Forwar
   if (masked) apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
 }
 
-// O and its sum under way, row by row. The vote only skips multiplying by exactly 1.
-template <typename Traits>
-TANDEM_DEVICE void rescale_fp8(ConsumerState<Traits>& state, const float (&rescale)[2]) {
-  rescale_o(state.acc_o, rescale);
-  if (state.pv_blocks > 0) rescale_o(state.acc_pv, rescale);
-}
-
 // S to P of any block: references follow the maximum. kFirst: of a tile, when there is no O to rescale.
 template <bool kFirst, typename Traits, typename FinishProduct>
 TANDEM_DEVICE void exact_softmax_fp8(ConsumerState<Traits>& state, const FinishProduct& finish_product) {
@@ -71,7 +65,7 @@ TANDEM_DEVICE void exact_softmax_fp8(ConsumerState<Traits>& state, const FinishP
   for (int half = 0; half < 2; ++half) {
     state.rows.sum[half] = ptx::fma(state.rows.sum[half], rescale[half], sum[half]);
   }
-  if constexpr (!kFirst) rescale_fp8(state, rescale);
+  if constexpr (!kFirst) rescale_levels(state, rescale);
 }
 
 // The largest exponents of the thread's two rows in the block, from Q and K in shared memory.
@@ -142,7 +136,7 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kBlockN / 2; ++i) state.acc_s[i] *= rescale[half_of(i)];
   if (any_remade) remake_p8(state, sum, scores, remade);
-  rescale_fp8(state, rescale);
+  rescale_levels(state, rescale);
   TANDEM_UNROLL
   for (int step = 0; step < ConsumerState<Traits>::kPSteps; ++step) pack_p8(state.frag_p[step], state.acc_s, step);
 }

@@ -101,7 +101,7 @@ class Consumer {
 
   TANDEM_DEVICE void clear_results() {
     state_.o_begun = false;
-    if constexpr (Traits::kFp8) clear(state_.acc_o);
+    if constexpr (Traits::kFp8) clear_levels(state_);
     reset(state_.rows);
   }
 

@@ -20,6 +20,7 @@ template <typename Traits, bool kFp8 = Traits::kFp8>
 struct Fp8State {
   float acc_pv[Traits::kHeadDimV / 2];  // (64, kHeadDimV)
   int pv_blocks = 0;                    // in acc_pv
+  bool sum_begun;                       // O in shared memory is this tile's
   float q_scale;      // of the tile: the scale of Q, and what turns products into exponents or into what is soft-capped
   float score_scale;  // of the block: that times K's
 };
@@ -28,16 +29,28 @@ struct Fp8State<Traits, false> {};
 
 template <typename Traits>
 struct ConsumerState : Fp8State<Traits> {
+  static constexpr int kORegisters = Traits::kOInShared ? 1 : Traits::kHeadDimV / 2;
   static constexpr int kPSteps = Traits::kBlockN * Traits::kElementBytes / 32;  // k-steps of P V
-  float acc_s[Traits::kBlockN / 2];                                             // (64, kBlockN): S, then P
-  float acc_o[Traits::kHeadDimV / 2];  // (64, kHeadDimV): O, not normalized; anything before the tile's first P V
-  uint32_t frag_p[kPSteps][4];         // (64, kBlockN) in the element type
+
+  float acc_s[Traits::kBlockN / 2];  // (64, kBlockN): S, then P
+  float acc_o[kORegisters];          // (64, kHeadDimV): O, not normalized; anything before the tile's first P V
+  uint32_t frag_p[kPSteps][4];       // (64, kBlockN) in the element type
   SoftmaxRows rows;
   bool o_begun;                      // P V of this tile has been issued, so that acc_o holds O (in e4m3: acc_pv)
   BasicRowInterval<int> visible[2];  // what this thread's rows see, for masked blocks
   PipelineState<Traits::kKStages> k_pipe;
   PipelineState<Traits::kVStages> v_pipe;
 };
+
+// O of a tile that is finished.
+template <typename Traits>
+TANDEM_DEVICE auto& finished_o(ConsumerState<Traits>& state) {
+  if constexpr (Traits::kOInShared) {
+    return state.acc_pv;
+  } else {
+    return state.acc_o;
+  }
+}
 
 // What a consumer keeps of a work tile while it is at it; the rest it reads from the slot.
 template <typename Traits>

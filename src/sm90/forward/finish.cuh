@@ -47,23 +47,23 @@ TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams
 }
 
 template <typename Traits>
-TANDEM_DEVICE void store_o(uint32_t smem, const ConsumerState<Traits>& state, const ForwardParams& params) {
+TANDEM_DEVICE void store_o(uint32_t smem, ConsumerState<Traits>& state, const ForwardParams& params) {
   using Tile = typename Traits::OTile;
   if constexpr (!Traits::kFp8) {
-    store_accumulator<typename Traits::Element, Tile>(smem, state.acc_o, state.rows.normalizer);
+    store_accumulator<typename Traits::Element, Tile>(smem, finished_o(state), state.rows.normalizer);
   } else if (params.out_is_fp16) {
-    store_accumulator<Fp16, Tile>(smem, state.acc_o, state.rows.normalizer);
+    store_accumulator<Fp16, Tile>(smem, finished_o(state), state.rows.normalizer);
   } else {
-    store_accumulator<Bf16, Tile>(smem, state.acc_o, state.rows.normalizer);
+    store_accumulator<Bf16, Tile>(smem, finished_o(state), state.rows.normalizer);
   }
 }
 
-// O to the place of Q, for the store warp.
+// O to where the store warp takes it from.
 template <typename Traits>
 TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, const ForwardParams& params, int q, int w) {
-  clear_empty_rows(state.acc_o, state.rows);
+  clear_empty_rows(finished_o(state), state.rows);
   ptx::named_barrier_sync(Traits::kEpilogueBarrier + w, ptx::kWarpgroupThreads);  // every warp's wgmmas have read Q
-  store_o<Traits>(Traits::kSmemQ + static_cast<uint32_t>(q) * Traits::kQPlaceBytes, state, params);
+  store_o(Traits::o_address(q, w), state, params);
   ptx::fence_proxy_async_shared();
   ptx::warp_sync();
   ptx::mbarrier_arrive_if(barrier_at(Traits::kOFull, q), ptx::lane_index() == 0);

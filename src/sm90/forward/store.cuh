@@ -57,7 +57,7 @@ TANDEM_DEVICE void store_tiles(const ForwardParams& params) {
     const TileRows rows = reader.slot().rows();
     TANDEM_NO_UNROLL
     for (int w = 0; w < Traits::kConsumers; ++w) {
-      const uint32_t smem = Traits::kSmemQ + static_cast<uint32_t>(q_pipe.index) * Traits::kQPlaceBytes;
+      const uint32_t smem = Traits::o_address(q_pipe.index, w);
       const int first_row = place.first_row + w * kFragmentRows;
       const int left = rows.q_rows - first_row;
       wait(Traits::kOFull, q_pipe);

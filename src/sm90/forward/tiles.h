@@ -31,6 +31,8 @@ constexpr int kForwardTilesCount = sizeof(kForwardTiles) / sizeof(kForwardTiles[
 constexpr ForwardTiles kFp8ForwardTiles[] = {
     {64, 64, 2, 128, 2, 3, 3, true, true, 1},
     {128, 128, 2, 64, 2, 4, 4, true, true, 1},
+    {192, 192, 2, 64, 1, 3, 3, true, true, 1},
+    {256, 256, 2, 64, 1, 2, 2, true, true, 1},
 };
 constexpr int kFp8ForwardTilesCount = sizeof(kFp8ForwardTiles) / sizeof(kFp8ForwardTiles[0]);
 

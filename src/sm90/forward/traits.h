@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/dtype.h"
+#include "core/host_device.h"
 #include "sm90/forward/tiles.h"
 #include "sm90/tile/smem_layout.cuh"
 
@@ -67,10 +68,16 @@ struct ForwardTraits {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
   static_assert(2 <= kConsumers && kConsumers <= 4);
 
+  // e4m3: where O in fp32 lies beside the tensor core's sum. Large ones go to shared memory, each thread's part for
+  // itself, and leave from there; Q's place is free only when they have left.
+  static constexpr bool kOInShared = kFp8 && kHeadDimV > 128;
+  static_assert(!kOInShared || kQStages == 1);
+
   // One consumer's Q. O leaves through the same place, which is as large as the larger of them.
   using QTile = SwizzledTile<kFragmentRows, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
   using OTile = SwizzledTile<kFragmentRows, kHeadDimV * kOutBytes, panel_of(kHeadDimV* kOutBytes)>;
-  static constexpr uint32_t kQPlaceBytes = OTile::kBytes > QTile::kBytes ? OTile::kBytes : QTile::kBytes;
+  static constexpr uint32_t kQPlaceBytes = OTile::kBytes > QTile::kBytes && !kOInShared ? OTile::kBytes : QTile::kBytes;
+  static constexpr uint32_t kSumBytes = kOInShared ? kFragmentRows * kHeadDimV * 4 : 0;  // one consumer's O in fp32
   using KTile = SwizzledTile<kBlockN, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
   // (kBlockN, kHeadDimV) as V is stored; e4m3: V^T, (kHeadDimV, kBlockN).
   static constexpr int kVRowBytes = kFp8 ? kBlockN : kHeadDimV * kElementBytes;
@@ -82,7 +89,8 @@ struct ForwardTraits {
   static constexpr uint32_t kSmemQ = kBase;
   static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * kQPlaceBytes;
   static constexpr uint32_t kSmemV = kSmemK + kKStages * KTile::kBytes;
-  static constexpr uint32_t kTileSlots = kSmemV + kVStages * VTile::kBytes;
+  static constexpr uint32_t kSmemSum = kSmemV + kVStages * VTile::kBytes;
+  static constexpr uint32_t kTileSlots = kSmemSum + kConsumers * kSumBytes;
   static constexpr uint32_t kTileSlotBytes = 128;
   static constexpr uint32_t kQFull = kTileSlots + kTileStages * kTileSlotBytes;
   static constexpr uint32_t kQEmpty = kQFull + kQPlaces * 8;
@@ -98,6 +106,11 @@ struct ForwardTraits {
   static constexpr uint32_t kScalesV = kScalesK + (kFp8 ? kKStages * 4 : 0);
   static constexpr uint32_t kSmemEnd = kScalesV + (kFp8 ? kVStages * 4 : 0);
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
+  // Where consumer w's O is handed over, of the tile whose Q lies in place q.
+  TANDEM_HD static constexpr uint32_t o_address(int q, int w) {
+    return kOInShared ? kSmemSum + static_cast<uint32_t>(w) * kSumBytes
+                      : kSmemQ + static_cast<uint32_t>(q) * kQPlaceBytes;
+  }
   static_assert(kSmemBytes <= 227 * 1024);
 };
 

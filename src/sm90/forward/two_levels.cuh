@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sm90/forward/consumer_state.cuh"
+#include "sm90/forward/params.h"
+#include "sm90/forward/scales.cuh"
+#include "sm90/forward/traits.h"
+#include "sm90/ptx/device.cuh"
+#include "sm90/ptx/math.cuh"
+#include "sm90/ptx/shared.cuh"
+#include "sm90/ptx/warp.cuh"
+#include "sm90/tile/fragment.cuh"
+#include "sm90/tile/softmax.cuh"
+
+// O in e4m3. The tensor core cuts the low bits off its sums, the more the longer they are; so it sums P V of a few key
+// blocks, and the sum, times V's scale, joins O in fp32: in registers, or each thread's part in shared memory.
+namespace tandem::sm90 {
+
+// A thread's part of O in shared memory, four values side by side. No other thread touches it until the tile's end.
+struct SumWords {
+  float value[4];
+};
+template <typename Traits>
+TANDEM_DEVICE uint32_t sum_address() {
+  const auto rank = static_cast<uint32_t>(ptx::thread_rank_anew()) - ptx::kWarpgroupThreads;
+  return Traits::kSmemSum + rank / ptx::kWarpgroupThreads * Traits::kSumBytes + rank % ptx::kWarpgroupThreads * 16;
+}
+constexpr uint32_t kSumStride = ptx::kWarpgroupThreads * 16;  // to the thread's next four values
+
+// O += scale acc_pv in shared memory; at the tile's end into acc_pv instead.
+template <typename Traits>
+TANDEM_DEVICE void add_to_shared_sum(ConsumerState<Traits>& state, float scale, bool last) {
+  const uint32_t address = sum_address<Traits>();
+  TANDEM_UNROLL
+  for (int i = 0; i < Traits::kHeadDimV / 2; i += 4) {
+    const uint32_t place = address + static_cast<uint32_t>(i / 4) * kSumStride;
+    SumWords sum{};
+    if (state.sum_begun) sum = ptx::load_shared<SumWords>(place);
+    TANDEM_UNROLL
+    for (int k = 0; k < 4; ++k) sum.value[k] = ptx::fma(state.acc_pv[i + k], scale, sum.value[k]);
+    if (last) {
+      TANDEM_UNROLL
+      for (int k = 0; k < 4; ++k) state.acc_pv[i + k] = sum.value[k];
+    } else {
+      ptx::store_shared(place, sum);
+    }
+  }
+  state.sum_begun = true;
+}
+
+// The sum of pv_blocks key blocks joins O. V's scale may differ from block to block if there is one in the sum.
+template <typename Traits>
+TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
+  const float scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.v_pipe.index));
+  if constexpr (Traits::kOInShared) {
+    add_to_shared_sum(state, scale, last);
+  } else {
+    TANDEM_UNROLL
+    for (int i = 0; i < Traits::kHeadDimV / 2; ++i) state.acc_o[i] = ptx::fma(state.acc_pv[i], scale, state.acc_o[i]);
+  }
+  state.pv_blocks = 0;
+}
+
+// Both levels of O, row by row, when the rows' references change. The votes only skip multiplying by exactly 1.
+template <typename Traits>
+TANDEM_DEVICE void rescale_levels(ConsumerState<Traits>& state, const float (&rescale)[2]) {
+  if (state.pv_blocks > 0) rescale_o(state.acc_pv, rescale);
+  if constexpr (!Traits::kOInShared) {
+    rescale_o(state.acc_o, rescale);
+  } else {
+    if (!state.sum_begun || !ptx::any_sync(rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+    const uint32_t address = sum_address<Traits>();
+    TANDEM_NO_UNROLL
+    for (int i = 0; i < Traits::kHeadDimV / 2; i += 4) {
+      const uint32_t place = address + static_cast<uint32_t>(i / 4) * kSumStride;
+      SumWords sum = ptx::load_shared<SumWords>(place);
+      TANDEM_UNROLL
+      for (int k = 0; k < 4; ++k) sum.value[k] *= rescale[half_of(k)];
+      ptx::store_shared(place, sum);
+    }
+  }
+}
+
+// Before a tile's first product.
+template <typename Traits>
+TANDEM_DEVICE void clear_levels(ConsumerState<Traits>& state) {
+  state.sum_begun = false;
+  if constexpr (!Traits::kOInShared) clear(state.acc_o);
+}
+
+}  // namespace tandem::sm90
