@@ -13,7 +13,7 @@ struct ForwardInstance {
 
 // The arguments are those of ForwardTraits. Each is defined in a translation unit of its own, made of
 // instance.cu.in.
-template <typename Element, int kRow, bool kGeneral>
+template <typename Element, int kRow, bool kGeneral, bool kTransposes = false>
 ForwardInstance forward_instance();
 
 }  // namespace tandem::sm90

@@ -30,6 +30,7 @@
 // traits.h, tiles.h  what an instance is       schedule.cuh  scheduler warp    consume.cuh  a consumer's tiles
 // params.h           one launch's problem      load.cuh      load thread       attend.cuh   a tile's key blocks
 // work.cuh           what a work tile is       clean.cuh     clean-up warp     finish.cuh   the end of a tile
+// *_fp8, two_levels, scales: e4m3              transpose.cuh    in its place   *softmax*    of a key block
 //                                              store.cuh     store warp
 namespace tandem::sm90 {
 
@@ -47,8 +48,11 @@ TANDEM_DEVICE void init_barriers() {
   }
   for (int stage = 0; stage < Traits::kVStages; ++stage) {
     ptx::mbarrier_init(barrier_at(Traits::kVFull, stage), 1);
-    ptx::mbarrier_init(barrier_at(Traits::kVLanded, stage), 1);
     ptx::mbarrier_init(barrier_at(Traits::kVEmpty, stage), kConsumerWarps);
+  }
+  for (int stage = 0; stage < Traits::kLandingStages; ++stage) {
+    ptx::mbarrier_init(barrier_at(Traits::kVLanded, stage), 1);
+    if constexpr (Traits::kTransposes) ptx::mbarrier_init(barrier_at(Traits::kVTaken, stage), 1);
   }
   for (int slot = 0; slot < Traits::kTileStages; ++slot) {
     ptx::mbarrier_init(barrier_at(Traits::kTileFull, slot), 1);

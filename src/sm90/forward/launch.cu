@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <type_traits>
 #include <utility>
 
 #include "sm90/cuda_call.h"
@@ -17,27 +16,41 @@ namespace {
 
 using InstanceOf = ForwardInstance (*)();
 
-template <typename Element, bool kGeneral, int... kRows>
+template <typename Element, bool kGeneral, bool kTransposes, int... kRows>
 ForwardInstance find_instance(int row, std::integer_sequence<int, kRows...>) {
-  constexpr InstanceOf instances[] = {&forward_instance<Element, kRows, kGeneral>...};
+  constexpr InstanceOf instances[] = {&forward_instance<Element, kRows, kGeneral, kTransposes>...};
   return instances[row]();
 }
 
-template <typename Element>
+// The first kCount rows.
+template <typename Element, int kCount, bool kTransposes = false>
 ForwardInstance find_instance(int row, bool general) {
-  constexpr std::make_integer_sequence<int, forward_tiles_count(std::is_same_v<Element, E4m3>)> rows;
-  return general ? find_instance<Element, true>(row, rows) : find_instance<Element, false>(row, rows);
+  constexpr std::make_integer_sequence<int, kCount> rows;
+  return general ? find_instance<Element, true, kTransposes>(row, rows)
+                 : find_instance<Element, false, kTransposes>(row, rows);
 }
 
-ForwardInstance find_instance(DType dtype, int row, bool general) {
-  if (dtype == DType::kE4m3) return find_instance<E4m3>(row, general);
-  return dtype == DType::kBf16 ? find_instance<Bf16>(row, general) : find_instance<Fp16>(row, general);
+ForwardInstance find_instance(DType dtype, int row, bool general, bool transposes) {
+  if (transposes) return find_instance<E4m3, kTransposingTilesCount, true>(row, general);
+  if (dtype == DType::kE4m3) return find_instance<E4m3, kFp8ForwardTilesCount>(row, general);
+  return dtype == DType::kBf16 ? find_instance<Bf16, kForwardTilesCount>(row, general)
+                               : find_instance<Fp16, kForwardTilesCount>(row, general);
 }
 
 Status allow_shared_memory(const ForwardInstance& instance) {
   return to_status(
       cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, instance.smem_bytes),
       "shared memory of the forward kernel");
+}
+
+// Of the first `rows` rows.
+Status prepare_instances(DType dtype, int rows, bool transposes) {
+  for (int row = 0; row < rows; ++row) {
+    for (const bool general : {false, true}) {
+      TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row, general, transposes)));
+    }
+  }
+  return Status::ok();
 }
 
 Status encode_maps(const ForwardPlan& plan, ForwardParams* params) {
@@ -82,13 +95,10 @@ Status count_multiprocessors(int device, int* count) {
 }  // namespace
 
 Status prepare_forward() {
-  for (const DType dtype : {DType::kBf16, DType::kFp16, DType::kE4m3}) {
-    for (int row = 0; row < forward_tiles_count(dtype == DType::kE4m3); ++row) {
-      for (const bool general : {false, true}) {
-        TANDEM_RETURN_IF_ERROR(allow_shared_memory(find_instance(dtype, row, general)));
-      }
-    }
-  }
+  TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kBf16, kForwardTilesCount, false));
+  TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kFp16, kForwardTilesCount, false));
+  TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kE4m3, kFp8ForwardTilesCount, false));
+  TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kE4m3, kTransposingTilesCount, true));
   for (const void* kernel :
        {reinterpret_cast<const void*>(&prepare_kernel), reinterpret_cast<const void*>(&reset_kernel)}) {
     cudaFuncAttributes attributes;
@@ -103,7 +113,7 @@ Status launch_forward(const AttentionProblem& problem) {
   const DeviceScope scope(problem.exec.device_ordinal);
   TANDEM_RETURN_IF_ERROR(scope.status());
   const ForwardPlan plan = plan_forward(problem);
-  const ForwardInstance instance = find_instance(plan.dtype, plan.tiles_row, plan.general);
+  const ForwardInstance instance = find_instance(plan.dtype, plan.tiles_row, plan.general, plan.transposes);
   const auto stream = static_cast<cudaStream_t>(problem.exec.stream);
   int sms = 0;
   TANDEM_RETURN_IF_ERROR(count_multiprocessors(problem.exec.device_ordinal, &sms));

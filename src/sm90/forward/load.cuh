@@ -34,7 +34,10 @@ class ScaleLoader {
   }
   // HAZARD: when the stage is free, before the load whose barrier says that the scale is there too.
   TANDEM_DEVICE void store_k(int stage) const { ptx::store_shared(scale_at(Traits::kScalesK, stage), k_); }
-  TANDEM_DEVICE void store_v(int stage) const { ptx::store_shared(scale_at(Traits::kScalesV, stage), v_); }
+  TANDEM_DEVICE void store_v(int stage) const {
+    constexpr uint32_t kScales = Traits::kTransposes ? Traits::kScalesStoredV : Traits::kScalesV;
+    ptx::store_shared(scale_at(kScales, stage), v_);
+  }
 
  private:
   const ForwardParams& params_;
@@ -64,7 +67,18 @@ TANDEM_DEVICE void load_k(const ForwardParams& params, PipelineState<Traits::kKS
                                          barrier_at(Traits::kKFull, pipe.index), key, head, batch);
 }
 
-// To the consumers, or by way of the clean-up warp. `key`: in e4m3 its slot.
+// To the transposing warp.
+template <typename Traits>
+TANDEM_DEVICE void load_stored_v(const ForwardParams& params, PipelineState<Traits::kLandingStages> pipe,
+                                 const Scales<Traits>& scales, int key, int head, int batch) {
+  using Tile = typename Traits::StoredVTile;
+  acquire(Traits::kVTaken, pipe);
+  scales.store_v(pipe.index);
+  load_tile<Tile, 1>(Traits::kSmemStoredV + static_cast<uint32_t>(pipe.index) * Tile::kBytes, &params.v,
+                     barrier_at(Traits::kVLanded, pipe.index), key, head, batch);
+}
+
+// To the consumers, or by way of the clean-up warp. `key`: of V^T its slot.
 template <typename Traits>
 TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVStages> pipe,
                           const Scales<Traits>& scales, int key, int head, int batch, bool clean_up) {
@@ -81,10 +95,12 @@ TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVS
   }
 }
 
-// Where the sequence's V begins: a row, or in e4m3 a slot.
+// Where the sequence's V begins: a row, or of V^T a slot.
 template <typename Traits>
 TANDEM_DEVICE int v_begin(const ForwardParams& params, TileSlot<Traits> slot, int k_begin) {
-  if constexpr (Traits::kFp8) return params.sequences == nullptr ? 0 : packed_slot_begin(k_begin, slot.sequence());
+  if constexpr (Traits::kFp8 && !Traits::kTransposes) {
+    return params.sequences == nullptr ? 0 : packed_slot_begin(k_begin, slot.sequence());
+  }
   return k_begin;
 }
 
@@ -93,7 +109,7 @@ template <typename Traits>
 TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
   TileReader<Traits> reader;
   PipelineState<Traits::kKStages> k_pipe;
-  PipelineState<Traits::kVStages> v_pipe;
+  PipelineState<Traits::kLandingStages> v_pipe;
   while (reader.next()) {
     const TileSlot<Traits> slot = reader.slot();
     const TileKeys keys = slot.keys();
@@ -107,7 +123,11 @@ TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
     for (int n_block = keys.end - 1; n_block >= keys.begin; --n_block) {
       const int key = n_block * Traits::kBlockN;
       load_k<Traits>(params, k_pipe, scales, k_begin + key, keys.key_head, batch);
-      load_v<Traits>(params, v_pipe, scales, v_first + key, keys.key_head, batch, needs_cleaning(seen, n_block));
+      if constexpr (Traits::kTransposes) {
+        load_stored_v<Traits>(params, v_pipe, scales, v_first + key, keys.key_head, batch);
+      } else {
+        load_v<Traits>(params, v_pipe, scales, v_first + key, keys.key_head, batch, needs_cleaning(seen, n_block));
+      }
       scales.read(n_block - 1);
       k_pipe.advance();
       v_pipe.advance();

@@ -18,6 +18,11 @@ bool is_fp8(const AttentionProblem& p) {
   return p.dtype == DType::kE4m3;
 }
 
+// V^T, which the products read, is made of V by the kernel.
+bool transposes(const AttentionProblem& p) {
+  return is_fp8(p) && !p.v_transposed;
+}
+
 // V^T of all sequences, slot by slot (core/fp8.h).
 TensorMapSpec slots_map_spec(const AttentionProblem& p, const ForwardTiles& tiles) {
   const int64_t slots = p.packed ? packed_slot_begin(p.total_k, p.batch) : dense_slots(p.seqlen_k);
@@ -40,8 +45,9 @@ Maps tensor_maps(const AttentionProblem& p, const ForwardTiles& tiles) {
     return maps;
   }
   maps.k = head_map_spec(p.k, p.headdim, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, qk_panel);
-  maps.v = is_fp8(p) ? slots_map_spec(p, tiles)
-                     : head_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n, out_panel);
+  maps.v = p.v_transposed ? slots_map_spec(p, tiles)
+                          : head_map_spec(p.v, p.headdim_v, p.total_k, p.nheads_k, map_batch(p), tiles.block_n,
+                                          panel_of(tiles.headdim_v * bytes));
   return maps;
 }
 
@@ -61,9 +67,10 @@ Status check_types(const AttentionProblem& p) {
     return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
                                "; the sm90 backend writes fp16 and bf16");
   }
-  if (is_fp8(p) && !p.v_transposed) {
+  if (transposes(p) && max_of(p.headdim, p.headdim_v) > 192) {
     return Status::unsupported(
-        "v_transposed is 0; the sm90 backend takes V in e4m3 as tandem_quantize_fp8 writes it with transposed = 1");
+        "v_transposed is 0; in e4m3 beyond headdim 192 the sm90 backend takes V as tandem_quantize_fp8 writes it with "
+        "transposed = 1");
   }
   if (!is_fp8(p) && p.out_dtype != p.dtype) {
     return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
@@ -203,6 +210,7 @@ ForwardPlan plan_forward(const AttentionProblem& p) {
   plan.tiles_row = tiles_row(p);
   plan.dtype = p.dtype;
   plan.general = is_general(p);
+  plan.transposes = transposes(p);
   const ForwardTiles tiles = tiles_of(p);
   const int block_m = block_m_of(tiles);
   plan.max_tiles = max_m_blocks(p, block_m) * p.nheads_q;

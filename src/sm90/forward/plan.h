@@ -12,6 +12,7 @@ namespace tandem::sm90 {
 struct ForwardPlan {
   int tiles_row = 0;     // of kForwardTiles
   bool general = false;  // which instance: see traits.h
+  bool transposes = false;
   DType dtype = DType::kNone;
   int64_t max_tiles = 0;  // work tiles: exact if dense, at most so many if packed
   TensorMapSpec q, k, v, out;

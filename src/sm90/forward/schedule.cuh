@@ -153,7 +153,7 @@ TANDEM_DEVICE TileSeen seen_blocks(const ForwardParams& params, const BasicTileB
   seen.seen_end = bounds.max_hi;
   // Keys past the end of a dense problem's buffer come as zeros; what V^T's last slots hold is the caller's.
   const bool zero_filled = params.sequences == nullptr && seen.seen_end == params.seqlen_k &&
-                           (!Traits::kFp8 || params.seqlen_k % kSlotGroup == 0);
+                           (!Traits::kFp8 || Traits::kTransposes || params.seqlen_k % kSlotGroup == 0);
   seen.clean_begin = ceil_div(seen.seen_begin, Traits::kBlockN);
   seen.clean_end = zero_filled ? INT32_MAX : seen.seen_end / Traits::kBlockN;
   return seen;

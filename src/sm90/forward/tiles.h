@@ -36,6 +36,9 @@ constexpr ForwardTiles kFp8ForwardTiles[] = {
 };
 constexpr int kFp8ForwardTilesCount = sizeof(kFp8ForwardTiles) / sizeof(kFp8ForwardTiles[0]);
 
+// Rows, of the first, that also have instances which transpose V themselves; shared memory ends there.
+constexpr int kTransposingTilesCount = 3;
+
 constexpr int forward_tiles_count(bool fp8) {
   return fp8 ? kFp8ForwardTilesCount : kForwardTilesCount;
 }

@@ -25,7 +25,9 @@
 // | v_full[s]    | mbarrier | 1 and V's bytes | load thread, copy engine; of a block   | consumers                        |
 // |              |          | (or 1 alone)    | that is cleaned, the clean-up warp     |                                  |
 // | v_landed[s]  | mbarrier | 1 and V's bytes | load thread, copy engine, if cleaned   | clean-up warp                    |
-// | v_empty[s]   | mbarrier | 4 N warps       | consumers: P V is done                 | load thread                      |
+// | v_landed[l]  | mbarrier | 1 and V's bytes | load thread, copy engine; kTransposes  | transposing warp                 |
+// | v_empty[s]   | mbarrier | 4 N warps       | consumers: P V is done                 | load thread, or transposing warp |
+// | v_taken[l]   | mbarrier | 1               | transposing warp: V has been read      | load thread                      |
 // | tile_full[t] | mbarrier | 1               | scheduler warp: the slot is set        | everybody else                   |
 // | tile_empty[t]| mbarrier | 4 N + 3 warps   | everybody else, at the end of the tile | scheduler warp                   |
 // | turn + w     | named    | 256 threads     | consumer w syncs, w - 1 arrives        | consumer w, before its wgmmas    |
@@ -37,11 +39,13 @@ namespace tandem::sm90 {
 constexpr int kTurnBarrier = 1;
 
 // ElementType: Bf16, Fp16 or E4m3; kRow: of its tuning table; kIsGeneral: takes interval arrays and transformed scores
-// too. In e4m3 V comes as V^T in slots (core/fp8.h), and O leaves in a 16-bit type of the launch's choice.
-// PERF: H200, causal, 512 keys, 2026-11-30: without the code for those 1.07 at headdim 64, 1.04 at 128, 1.01 at 256.
-template <typename ElementType, int kRow, bool kIsGeneral>
+// too. In e4m3 the products read V^T in slots (core/fp8.h), which comes as it is or, if kIsTransposing, is made here of
+// V as stored; and O leaves in a 16-bit type of the launch's choice. PERF: H200, causal, 512 keys, 2026-11-30: without
+// the code for those 1.07 at headdim 64, 1.04 at 128, 1.01 at 256.
+template <typename ElementType, int kRow, bool kIsGeneral, bool kIsTransposing = false>
 struct ForwardTraits {
   static constexpr bool kGeneral = kIsGeneral;
+  static constexpr bool kTransposes = kIsTransposing;
   using Element = ElementType;
   static constexpr bool kFp8 = std::is_same_v<Element, E4m3>;
   static constexpr int kElementBytes = sizeof(Element);
@@ -84,13 +88,19 @@ struct ForwardTraits {
   using VTile = SwizzledTile<kFp8 ? kHeadDimV : kBlockN, kVRowBytes, panel_of(kVRowBytes)>;
   static_assert(!kFp8 || (VTile::kPanels == 1 && kConsumers <= 3));
 
+  // Where the copy engine puts V: the stages that the products read, or others, to be transposed from.
+  static constexpr int kLandingStages = kTransposes ? 2 : kVStages;
+  static constexpr int kStoredVRowBytes = kTransposes ? kHeadDimV : kVRowBytes;
+  using StoredVTile = SwizzledTile<kBlockN, kStoredVRowBytes, panel_of(kStoredVRowBytes)>;
+
   // Addresses in the shared window, of the first of each kind.
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
   static constexpr uint32_t kSmemQ = kBase;
   static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * kQPlaceBytes;
   static constexpr uint32_t kSmemV = kSmemK + kKStages * KTile::kBytes;
   static constexpr uint32_t kSmemSum = kSmemV + kVStages * VTile::kBytes;
-  static constexpr uint32_t kTileSlots = kSmemSum + kConsumers * kSumBytes;
+  static constexpr uint32_t kSmemStoredV = kSmemSum + kConsumers * kSumBytes;
+  static constexpr uint32_t kTileSlots = kSmemStoredV + (kTransposes ? kLandingStages * StoredVTile::kBytes : 0);
   static constexpr uint32_t kTileSlotBytes = 128;
   static constexpr uint32_t kQFull = kTileSlots + kTileStages * kTileSlotBytes;
   static constexpr uint32_t kQEmpty = kQFull + kQPlaces * 8;
@@ -99,12 +109,14 @@ struct ForwardTraits {
   static constexpr uint32_t kKEmpty = kKFull + kKStages * 8;
   static constexpr uint32_t kVFull = kKEmpty + kKStages * 8;
   static constexpr uint32_t kVLanded = kVFull + kVStages * 8;
-  static constexpr uint32_t kVEmpty = kVLanded + kVStages * 8;
+  static constexpr uint32_t kVTaken = kVLanded + kLandingStages * 8;
+  static constexpr uint32_t kVEmpty = kVTaken + (kTransposes ? kLandingStages * 8 : 0);
   static constexpr uint32_t kTileFull = kVEmpty + kVStages * 8;
   static constexpr uint32_t kTileEmpty = kTileFull + kTileStages * 8;
   static constexpr uint32_t kScalesK = kTileEmpty + kTileStages * 8;  // e4m3: of each stage's block of keys, fp32
   static constexpr uint32_t kScalesV = kScalesK + (kFp8 ? kKStages * 4 : 0);
-  static constexpr uint32_t kSmemEnd = kScalesV + (kFp8 ? kVStages * 4 : 0);
+  static constexpr uint32_t kScalesStoredV = kScalesV + (kFp8 ? kVStages * 4 : 0);
+  static constexpr uint32_t kSmemEnd = kScalesStoredV + (kTransposes ? kLandingStages * 4 : 0);
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
   // Where consumer w's O is handed over, of the tile whose Q lies in place q.
   TANDEM_HD static constexpr uint32_t o_address(int q, int w) {

@@ -87,6 +87,13 @@ TANDEM_DEVICE uint32_t pack_f16x2(float low, float high) {
   return packed;
 }
 
+// prmt.b32 (2.0): byte i of the result is byte `selector >> 4i & 7` of the eight in low and high.
+TANDEM_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));
+  return result;
+}
+
 // cvt.f32.f16 (1.0): exact.
 TANDEM_DEVICE float f16_to_float(uint16_t bits) {
   float y;

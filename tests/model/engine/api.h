@@ -49,7 +49,7 @@ void bulk_commit(Site site);
 void bulk_wait(int pending, bool read_only, Site site);
 
 void fence(Site site);
-void fence_proxy_async(Site site);
+void fence_proxy_async(bool global, Site site);  // else of shared memory only
 void launch_dependent_grid(Site site);
 void wait_for_previous_grid(Site site);
 
@@ -75,6 +75,7 @@ void load_global(void* value, const void* pointer, uint32_t bytes, Site site);
 void store_global(void* pointer, const void* value, uint32_t bytes, Site site);
 uint32_t atomic_add(uint32_t* pointer, uint32_t value, Site site);
 void reduce_add_release(uint32_t* pointer, uint32_t value, Site site);
+void reduce_max(uint32_t* pointer, uint32_t value, Site site);
 void reduce_add(float* pointer, float value, Site site);
 uint32_t load_acquire(const uint32_t* pointer, Site site);
 void store_release(uint32_t* pointer, uint32_t value, Site site);
@@ -95,6 +96,7 @@ float min(float a, float b);
 uint32_t pack_bf16x2(float low, float high);
 uint32_t pack_f16x2(float low, float high);
 uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3);
+uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector);
 void unpack_e4m3x4(uint32_t& low, uint32_t& high, uint32_t packed);
 
 }  // namespace tandem::model

@@ -70,6 +70,15 @@ uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3) {
   }
   return packed;
 }
+uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t byte = selector >> (4 * i) & 7;
+    result |= static_cast<uint32_t>(bytes >> (8 * byte) & 0xff) << (8 * i);
+  }
+  return result;
+}
 void unpack_e4m3x4(uint32_t& low, uint32_t& high, uint32_t packed) {
   float values[4];
   for (int i = 0; i < 4; ++i) values[i] = to_float(E4m3{static_cast<uint8_t>(packed >> (8 * i))});

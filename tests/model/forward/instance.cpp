@@ -15,7 +15,7 @@ void name_everything(Names& names) {
   names.mbarrier("k_full", Traits::kKFull, Traits::kKStages, kInTurn);
   names.mbarrier("k_empty", Traits::kKEmpty, Traits::kKStages, kInTurn);
   names.mbarrier("v_full", Traits::kVFull, Traits::kVStages, kInTurn);
-  names.mbarrier("v_landed", Traits::kVLanded, Traits::kVStages, kInTurn);
+  names.mbarrier("v_landed", Traits::kVLanded, Traits::kLandingStages, kInTurn);
   names.mbarrier("v_empty", Traits::kVEmpty, Traits::kVStages, kInTurn);
   names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kInTurn);
   names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kInTurn);
@@ -27,11 +27,16 @@ void name_everything(Names& names) {
     names.shared("k_scale", Traits::kScalesK, 4, Traits::kKStages);
     names.shared("v_scale", Traits::kScalesV, 4, Traits::kVStages);
   }
+  if constexpr (Traits::kTransposes) {
+    names.mbarrier("v_taken", Traits::kVTaken, Traits::kLandingStages, kInTurn);
+    names.shared("stored_v", Traits::kSmemStoredV, Traits::StoredVTile::kBytes, Traits::kLandingStages);
+    names.shared("stored_v_scale", Traits::kScalesStoredV, 4, Traits::kLandingStages);
+  }
   names.named_barrier("turn", sm90::kTurnBarrier, Traits::kConsumers);
   names.named_barrier("epilogue", Traits::kEpilogueBarrier, Traits::kConsumers);
   names.warp_role("load", 0, 1);
   names.warp_role("scheduler", 1, 1);
-  names.warp_role("clean-up", 2, 1);
+  names.warp_role(Traits::kTransposes ? "transpose" : "clean-up", 2, 1);
   names.warp_role("store", 3, 1);
   for (int w = 0; w < Traits::kConsumers; ++w) names.warp_role("consumer " + std::to_string(w), 4 + 4 * w, 4);
 }
@@ -46,8 +51,10 @@ ForwardInstance instance_of() {
 
 #ifdef TANDEM_MODEL_FP8
 template <>
-ForwardInstance fp8_forward_instance<TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>() {
-  return instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>();
+ForwardInstance fp8_forward_instance<TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>(bool transposes) {
+  constexpr bool kCanTranspose = TANDEM_MODEL_ROW < sm90::kTransposingTilesCount;
+  return transposes ? instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL, kCanTranspose>>()
+                    : instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>();
 }
 #else
 template <>

@@ -55,6 +55,7 @@ TEST(ForwardPlan, RefusesInWordsWhatTheKernelCannotDo) {
        [](AttentionProblem& p) {
          p.dtype = DType::kE4m3;
          p.out_dtype = DType::kBf16;
+         p.headdim = 208;
        }},
       {"out is fp32", [](AttentionProblem& p) { p.out_dtype = DType::kFp32; }},
       {"headdim is 100", [](AttentionProblem& p) { p.headdim = 100; }},

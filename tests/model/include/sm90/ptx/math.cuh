@@ -57,6 +57,9 @@ inline uint32_t pack_bf16x2(float low, float high, Site site = Site::here()) {
 inline uint32_t pack_f16x2(float low, float high, Site site = Site::here()) {
   return model::pack_f16x2(usable(low, site), usable(high, site));
 }
+inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+  return model::permute_bytes(low, high, selector);
+}
 inline float f16_to_float(uint16_t bits) {
   return to_float(Fp16{bits});
 }
