@@ -25,16 +25,16 @@ ForwardInstance find_instance(int row, DType dtype, std::integer_sequence<int, k
 }
 
 template <bool kGeneral, int... kRows>
-ForwardInstance find_fp8_instance(int row, std::integer_sequence<int, kRows...>) {
-  constexpr ForwardInstance (*kInstances[])() = {&fp8_forward_instance<kRows, kGeneral>...};
-  return kInstances[row]();
+ForwardInstance find_fp8_instance(int row, bool transposes, std::integer_sequence<int, kRows...>) {
+  constexpr ForwardInstance (*kInstances[])(bool) = {&fp8_forward_instance<kRows, kGeneral>...};
+  return kInstances[row](transposes);
 }
 
 ForwardInstance find_instance(const sm90::ForwardPlan& plan) {
   if (plan.dtype == DType::kE4m3) {
     constexpr std::make_integer_sequence<int, sm90::kFp8ForwardTilesCount> kRows;
-    return plan.general ? find_fp8_instance<true>(plan.tiles_row, kRows)
-                        : find_fp8_instance<false>(plan.tiles_row, kRows);
+    return plan.general ? find_fp8_instance<true>(plan.tiles_row, plan.transposes, kRows)
+                        : find_fp8_instance<false>(plan.tiles_row, plan.transposes, kRows);
   }
   constexpr std::make_integer_sequence<int, sm90::kForwardTilesCount> kRows;
   return plan.general ? find_instance<true>(plan.tiles_row, plan.dtype, kRows)
