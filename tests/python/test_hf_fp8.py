@@ -86,3 +86,13 @@ def test_head_dims_are_padded_for_the_rotation_and_keep_their_scale() -> None:
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
     assert got.shape == expected.shape
     assert relative_error(got, expected) < 0.1
+
+
+def test_v_may_go_to_attention_transposed_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(llama)
+    inputs = {"input_ids": tokens(), "attention_mask": padding("left")}
+    expected = run(model, "tandem-fp8", **inputs)
+    asked = []
+    monkeypatch.setattr(tandem.hf._fp8, "wants_transposed", lambda v: asked.append(v.shape) or True)
+    assert relative_error(run(model, "tandem-fp8", **inputs), expected) < 1e-4
+    assert len(asked) == model.config.num_hidden_layers

@@ -52,14 +52,27 @@ class Fp8:
         of_rows, of_keys = offsets or (None, None)
         q, options["q_scale"] = self._quantize(q, of_rows, self.rotate)
         k, options["k_scale"] = self._quantize(k, of_keys, self.rotate)
-        v, options["v_scale"] = self._quantize(v, of_keys, False)
+        options["v_transposed"] = wants_transposed(v)
+        v, options["v_scale"] = self._quantize(v, of_keys, False, options["v_transposed"])
         out: Tensor = attention_varlen(q, k, v, *offsets, **options) if offsets else attention(q, k, v, **options)
         return out.to(dtype)
 
-    def _quantize(self, x: Tensor, cu_seqlens: Tensor | None, rotate: bool) -> tuple[Tensor, Tensor]:
+    def _quantize(
+        self, x: Tensor, cu_seqlens: Tensor | None, rotate: bool, transposed: bool = False
+    ) -> tuple[Tensor, Tensor]:
         return quantize_fp8(
-            x, granularity=self.granularity, rotate=rotate, seed=self.seed if rotate else 0, cu_seqlens=cu_seqlens
+            x,
+            granularity=self.granularity,
+            rotate=rotate,
+            seed=self.seed if rotate else 0,
+            transposed=transposed,
+            cu_seqlens=cu_seqlens,
         )
+
+
+def wants_transposed(v: Tensor) -> bool:
+    """A GPU's kernel reads V^T; one that comes as V is transposed there, block by block, for every query tile."""
+    return v.is_cuda and v.shape[-1] % 16 == 0
 
 
 def rotated_headdim(headdim: int) -> int:
