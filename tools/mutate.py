@@ -44,7 +44,7 @@ INSTRUCTIONS = (
 )
 FUNCTIONS = (
     r"(?:\w+\.)?(?:wait|acquire|release|take_turn|pass_turn|publish|release_by_warp|release_by_thread"
-    r"|meet|release_q|wait_landed|pass_on)"
+    r"|meet|release_q|wait_landed|pass_on|take_dq_turn|pass_dq_turn|finish_turns)"
 )
 CALL = re.compile(rf"(?<![\w:.>])(?:{INSTRUCTIONS}|{FUNCTIONS})(?:<[^;(){{}}]*>)?\(")
 HEADER = re.compile(r"TANDEM_(?:DEVICE|KERNEL)\b(?:\s*TANDEM_LAUNCH_BOUNDS\([^)]*\)\s)?[^;{()]*?(\w+)\(")

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/finish.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/step.cuh"
@@ -26,6 +27,7 @@ class BackwardConsumer {
   TANDEM_DEVICE BackwardConsumer(const BackwardParams& params, int w) : params_(params), w_(w) {}
 
   TANDEM_DEVICE void run() {
+    begin_turns<Traits>();
     while (reader_.next()) {
       const TileQueryRange rows = reader_.slot().rows();
       ptx::mbarrier_wait(Traits::kKFull, reader_.parity());
@@ -42,6 +44,7 @@ class BackwardConsumer {
         clear_gradient<typename Traits::DvTile>(Traits::kSmemV, w_);
       }
       hand_over_gradients<Traits>();
+      finish_turns(params_, reader_.slot());
       reader_.release_by_warp();
     }
     ptx::bulk_wait<0>();  // shared memory must outlive the reductions, the grid's end publish them
@@ -126,7 +129,7 @@ class BackwardConsumer {
       ds ^= 1;
       store_ds(state_, delta_address(o.index), ds, w_);
       ptx::fence_proxy_async_shared();
-      send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
+      send_dq(params_, reader_.slot(), q_block_of_stage<Traits>(q.index), w_, w_);
       q = next_q;
       flags = next_flags;
       if (!is_last(flags)) next_flags = await(next_q);
@@ -190,7 +193,7 @@ class BackwardConsumer {
   TANDEM_DEVICE void write_ds_and_issue_dv(int flags, int q, int o) {
     store_ds(state_, delta_address(o), o, w_);
     ptx::fence_proxy_async_shared();  // dS, and dQ of the step before
-    if (!is_first(flags)) send_dq<Traits>(params_, q_block_of_stage<Traits>(stage_before(q)), w_, w_);
+    if (!is_first(flags)) send_dq(params_, reader_.slot(), q_block_of_stage<Traits>(stage_before(q)), w_, w_);
     ptx::wgmma_fence();
     issue_dv(state_, o, !is_first(flags));
     meet();
@@ -205,7 +208,7 @@ class BackwardConsumer {
     ptx::wgmma_fence_operand(state_.acc_dq());
     stage_dq(state_, w_);
     ptx::fence_proxy_async_shared();
-    send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
+    send_dq(params_, reader_.slot(), q_block_of_stage<Traits>(q.index), w_, w_);
     ptx::wgmma_wait<0>();
     release(Traits::kDoEmpty, o);
     if (!is_first(flags)) release_q(stage_before(q.index));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/finish.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/step.cuh"
@@ -83,12 +84,14 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
   using SplitConsumer<Traits>::SplitConsumer;
 
   TANDEM_DEVICE void run() {
+    begin_turns<Traits>();
     while (reader_.next()) {
       const bool any = reader_.slot().rows().m_begin < reader_.slot().rows().m_end;
       ptx::mbarrier_wait(Traits::kKFull, reader_.parity());
       ptx::mbarrier_wait(Traits::kVFull, reader_.parity());
       if (any) run_steps();
       meet_at_the_end();
+      finish_turns(params_, reader_.slot());
       if (any) {
         write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, reader_.slot(), Traits::kSmemV, 0, 1.0f);
       } else {
@@ -138,7 +141,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
       ptx::wgmma_fence();
       issue_dq(state_, ds_before(), square(1));
       send_p();
-      send_dq<Traits>(params_, q_block, square(0), w_);
+      send_dq(params_, reader_.slot(), q_block, square(0), w_);
       wait_do();
       ptx::wgmma_fence();
       issue_dv(state_, 0, true);
@@ -157,7 +160,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
     ptx::wgmma_fence();
     issue_dq(state_, ds_before(), square(1));
     ptx::fence_proxy_async_shared();
-    send_dq<Traits>(params_, q_block, square(0), w_);
+    send_dq(params_, reader_.slot(), q_block, square(0), w_);
     ptx::wgmma_wait<0>();
     finish_dq(q_block);
     ptx::wgmma_fence_operand(state_.acc_dv);
@@ -209,7 +212,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
     arrive(barrier_at(Traits::kDsEmpty, ds_before()));
     stage_square();
     ptx::fence_proxy_async_shared();
-    send_dq<Traits>(params_, q_block, square(1), w_);
+    send_dq(params_, reader_.slot(), q_block, square(1), w_, false);
   }
 };
 
@@ -220,12 +223,14 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
   using SplitConsumer<Traits>::SplitConsumer;
 
   TANDEM_DEVICE void run() {
+    begin_turns<Traits>();
     while (reader_.next()) {
       const bool any = reader_.slot().rows().m_begin < reader_.slot().rows().m_end;
       ptx::mbarrier_wait(Traits::kKFull, reader_.parity());
       ptx::mbarrier_wait(Traits::kVFull, reader_.parity());
       if (any) run_steps();
       meet_at_the_end();
+      finish_turns(params_, reader_.slot());
       if (any) {
         write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, reader_.slot(), Traits::kSmemK, 0,
                                                         params_.softmax_scale);
@@ -278,7 +283,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
   TANDEM_DEVICE void send_square(int q_block, int i) {
     stage_square();
     ptx::fence_proxy_async_shared();
-    send_dq<Traits>(params_, q_block, square(i), w_);
+    send_dq(params_, reader_.slot(), q_block, square(i), w_, i == 0);
   }
 
   TANDEM_DEVICE void begin_step() {

@@ -32,11 +32,17 @@ TANDEM_DEVICE int used_length_of(const int* seqused, int64_t stride, int batch, 
   return min_of(max_of(ptx::load_global(seqused + batch * stride), 0), length);
 }
 
+// Which of a sequence's n_blocks is drawn as number `place`. Deterministic, the last comes first (dq_turns.cuh): where
+// early rows see no late keys, it then begins where the one after it has been by the time.
+TANDEM_DEVICE int n_block_at(const BackwardParams& params, int place, int n_blocks) {
+  return params.dq_turns == nullptr ? place : n_blocks - 1 - place;
+}
+
 TANDEM_DEVICE KeyBlockOrigin dense_key_block(const BackwardParams& params, int m_blocks, int index) {
   const int batch = index / params.dense_work.m_blocks;
   KeyBlockOrigin origin{};
   origin.batch = batch;
-  origin.n_block = index - batch * params.dense_work.m_blocks;
+  origin.n_block = n_block_at(params, index - batch * params.dense_work.m_blocks, params.dense_work.m_blocks);
   origin.sequence.q_rows = params.seqlen_q;
   origin.sequence.q_len = used_length_of(params.seqused_q, params.seqused_q_stride, batch, params.seqlen_q);
   origin.sequence.k_rows = params.seqlen_k;
@@ -45,7 +51,7 @@ TANDEM_DEVICE KeyBlockOrigin dense_key_block(const BackwardParams& params, int m
   return origin;
 }
 
-TANDEM_DEVICE KeyBlockOrigin packed_key_block(const BackwardParams& params, int index) {
+TANDEM_DEVICE KeyBlockOrigin packed_key_block(const BackwardParams& params, int block_n, int index) {
   int low = 0;
   int high = params.num_sequences;  // n_block_begin of low <= index < that of high
   while (high - low > 1) {
@@ -64,7 +70,7 @@ TANDEM_DEVICE KeyBlockOrigin packed_key_block(const BackwardParams& params, int 
   const Half b = ptx::load_global(found + 1);
   KeyBlockOrigin origin{};
   origin.sequence = {a.word[0], a.word[1], a.word[2], a.word[3], b.word[0], b.word[1], b.word[2], b.word[3]};
-  origin.n_block = index - origin.sequence.n_block_begin;
+  origin.n_block = n_block_at(params, index - origin.sequence.n_block_begin, ceil_div(origin.sequence.k_rows, block_n));
   return origin;
 }
 
@@ -163,8 +169,8 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kKeyBlockThreads, 1)
   const int index = ptx::block_index() * (kKeyBlockThreads / ptx::kWarpThreads) + ptx::warp_index();
   const int key_block = index / problem.record_heads;
   if (key_block >= (dense ? params.dense_key_blocks : ptx::load_global(&problem.workspace->n_blocks))) return;
-  KeyBlockOrigin origin =
-      dense ? dense_key_block(problem, params.dense_m_blocks, key_block) : packed_key_block(problem, key_block);
+  KeyBlockOrigin origin = dense ? dense_key_block(problem, params.dense_m_blocks, key_block)
+                                : packed_key_block(problem, params.block_n, key_block);
   if (params.heads_differ) {
     origin.first_head = (index - key_block * problem.record_heads) * problem.qheads_per_khead;
     origin.last_head = origin.first_head + problem.qheads_per_khead - 1;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "sm90/backward/first_turns.cuh"
 #include "sm90/backward/instance.h"
 #include "sm90/backward/key_blocks.cuh"
 #include "sm90/backward/plan.h"
@@ -63,10 +64,17 @@ Status launch_key_blocks(const BackwardPlan& plan, cudaStream_t stream) {
   return launch_grid(&key_blocks_kernel, grid, plan.key_blocks, stream, "the kernel that plans the backward");
 }
 
+Status launch_first_turns(const BackwardPlan& plan, cudaStream_t stream) {
+  if (plan.first_turns_blocks == 0) return Status::ok();
+  const Grid grid = {plan.first_turns_blocks, kFirstTurnsThreads, 0, true};
+  return launch_grid(&first_turns_kernel, grid, plan.key_blocks, stream, "the kernel that orders the backward's sums");
+}
+
 // dK and dV, and the sums of dQ.
 Status launch_gradients(const BackwardPlan& plan, const Execution& exec) {
   const auto stream = static_cast<cudaStream_t>(exec.stream);
   TANDEM_RETURN_IF_ERROR(launch_key_blocks(plan, stream));
+  TANDEM_RETURN_IF_ERROR(launch_first_turns(plan, stream));
   int sms = 0;
   TANDEM_RETURN_IF_ERROR(
       to_status(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, exec.device_ordinal), "SM count"));
@@ -91,6 +99,7 @@ Status prepare_backward() {
     }
   }
   TANDEM_RETURN_IF_ERROR(load_kernel(&key_blocks_kernel, "loading the kernel that plans the backward"));
+  TANDEM_RETURN_IF_ERROR(load_kernel(&first_turns_kernel, "loading the kernel that orders the backward's sums"));
   TANDEM_RETURN_IF_ERROR(prepare_preprocess());
   return prepare_postprocess();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/traits.h"
 #include "sm90/backward/work.cuh"
@@ -57,12 +58,12 @@ class BackwardLoader {
   TANDEM_DEVICE void run() {
     ptx::wait_for_previous_grid();
     ptx::fence_proxy_async();  // what the kernels before have written with ordinary stores, this one reads by TMA
-    int index = ptx::block_index();
+    int index = is_deterministic(params_) ? draw() : ptx::block_index();
     while (index < count_tiles()) {
       announce(index);
       load();
       ++tile_;
-      index = static_cast<int>(ptx::atomic_add(&params_.workspace->next_tile, 1)) + ptx::grid_size();
+      index = draw();
     }
     acquire_slot();
     slot().set(TileHead{});
@@ -70,6 +71,13 @@ class BackwardLoader {
   }
 
  private:
+  // HAZARD: a tile waits for those before it. Deterministic, each is drawn, so that a tile that others wait for has a
+  // running block: of two grids that run side by side each might have blocks that wait for the other's to end.
+  TANDEM_DEVICE int draw() const {
+    const auto drawn = static_cast<int>(ptx::atomic_add(&params_.workspace->next_tile, 1));
+    return is_deterministic(params_) ? drawn : drawn + ptx::grid_size();
+  }
+
   TANDEM_DEVICE int tile_index() const { return static_cast<int>(tile_ % 2); }
   TANDEM_DEVICE BackwardSlot<Traits> slot() const { return BackwardSlot<Traits>(tile_index()); }
   TANDEM_DEVICE uint32_t tile_full() const { return barrier_at(Traits::kTileFull, tile_index()); }

@@ -16,14 +16,19 @@ struct BackwardPlan {
   int tiles_row = 0;     // of kBackwardTiles
   bool general = false;  // which instance: see traits.h
   DType dtype = DType::kNone;
-  int64_t max_tiles = 0;    // work tiles: exact if dense, at most so many if packed
-  int64_t max_records = 0;  // records of n_blocks: the same
+  int64_t max_tiles = 0;           // work tiles: exact if dense, at most so many if packed
+  int64_t max_records = 0;         // records of n_blocks: the same
+  int64_t first_turns_blocks = 0;  // of the kernel of first_turns.cuh, which shares key_blocks; 0: not deterministic
   TensorMapSpec q, k, v, dout, dk, dv;
   PreprocessPlan preprocess;
   KeyBlockParams key_blocks;
   BackwardParams params;  // maps not filled in
   PostprocessPlan postprocess;
 };
+
+// Set this to true once tests/gpu have seen it: all below backward_supports() runs deterministic problems, but only the
+// host model has.
+constexpr bool kDeterministicIsTested = false;
 
 // Ok, or in words why the kernels cannot run this problem. Reads no data; pointers may be null.
 Status backward_supports(const AttentionProblem& problem);

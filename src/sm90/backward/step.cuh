@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/mask.h"
+#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/row_keys.cuh"
 #include "sm90/backward/traits.h"
@@ -296,9 +297,11 @@ TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
                                                        acc_dq[4 * group + 3]});
   }
 }
-// After fence_proxy_async_shared() by every lane.
+// After fence_proxy_async_shared() by every lane. `first`: of the step's squares.
 template <typename Traits>
-TANDEM_DEVICE void send_dq(const BackwardParams& params, int q_block, int square, int w) {
+TANDEM_DEVICE void send_dq(const BackwardParams& params, BackwardSlot<Traits> slot, int q_block, int square, int w,
+                           bool first = true) {
+  if (TANDEM_UNLIKELY(first && is_deterministic(params))) take_dq_turn(params, slot, q_block);
   ptx::warp_sync();
   if (ptx::lane_index() != 0) return;
   const uint32_t part = static_cast<uint32_t>(square) * Traits::kDqSquareBytes +

@@ -112,7 +112,8 @@ struct BackwardTraits {
   static constexpr uint32_t kStepBytes = 16;
   static constexpr uint32_t kTileSlots = kSteps + kQStages * kStepBytes;
   static constexpr uint32_t kTileSlotBytes = 96;
-  static constexpr uint32_t kKFull = kTileSlots + kTileStages * kTileSlotBytes;
+  static constexpr uint32_t kDqTurns = kTileSlots + kTileStages * kTileSlotBytes;  // of each consumer warp: a q_block
+  static constexpr uint32_t kKFull = kDqTurns + kConsumers * 4 * 4;
   static constexpr uint32_t kVFull = kKFull + 8;
   static constexpr uint32_t kKLanded = kVFull + 8;
   static constexpr uint32_t kVLanded = kKLanded + 8;

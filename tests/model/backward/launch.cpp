@@ -14,6 +14,7 @@
 #include "dense_attention.h"
 #include "float_types.h"
 #include "problem_memory.h"
+#include "sm90/backward/first_turns.cuh"
 #include "sm90/backward/key_blocks.cuh"
 #include "sm90/backward/plan.h"
 #include "sm90/backward/tiles.h"
@@ -47,9 +48,19 @@ Launch key_blocks_launch(const sm90::BackwardPlan& plan) {
   return launch;
 }
 
+Launch first_turns_launch(const sm90::BackwardPlan& plan) {
+  Launch launch;
+  launch.blocks = static_cast<int>(plan.first_turns_blocks);
+  launch.threads = sm90::kFirstTurnsThreads;
+  launch.dependent = true;
+  launch.kernel = [&plan] { sm90::first_turns_kernel(plan.key_blocks); };
+  return launch;
+}
+
 // As sm90/backward/launch.cu does it.
 RunResult run_gradients(Machine& machine, const sm90::BackwardPlan& plan, int blocks) {
   machine.run(key_blocks_launch(plan));
+  if (plan.first_turns_blocks > 0) machine.run(first_turns_launch(plan));
   const BackwardInstance instance = find_instance(plan);
   instance.name_everything(machine.names());
   sm90::BackwardParams params = plan.params;
@@ -66,6 +77,11 @@ RunResult run_gradients(Machine& machine, const sm90::BackwardPlan& plan, int bl
   launch.dependent = true;
   launch.kernel = [&] { instance.kernel(params); };
   return machine.run(launch);
+}
+
+size_t bytes_of_dq(const sm90::BackwardPlan& plan) {
+  const sm90::BackwardTiles& tiles = sm90::kBackwardTiles[plan.tiles_row];
+  return static_cast<size_t>(plan.preprocess.blocks) * tiles.block_m * tiles.headdim * sizeof(float);
 }
 
 // A report ends all that follows it.
@@ -137,10 +153,13 @@ BackwardRun run_backward(const BackwardCase& given, int blocks, const Options& o
   if (!p.sink.empty()) problem.dsink = {machine.global().allocate("dsink", dsink_bytes), DType::kFp32, 1};
   const Status status = sm90::backward_supports(problem);
   if (!status.is_ok()) throw std::invalid_argument(status.message());
+  problem.exec.deterministic = p.deterministic;
   problem.exec.workspace = machine.global().allocate("workspace", sm90::backward_workspace(problem).bytes);
 
+  const sm90::BackwardPlan plan = sm90::plan_backward(problem);
+  if (p.deterministic) machine.global().sum_in_order(plan.params.dq, bytes_of_dq(plan));
   BackwardRun run;
-  run.result = run_all(machine, sm90::plan_backward(problem), blocks);
+  run.result = run_all(machine, plan, blocks);
   run.names = machine.names();
   if (run.result.report) return run;
   optest::Results& gradients = run.gradients;

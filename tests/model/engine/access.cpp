@@ -224,10 +224,11 @@ void fence_initialized(Thread& thread) {
   thread.initialized.clear();
 }
 
-void fence_proxy_async(Site site) {
+void fence_proxy_async(bool global, Site site) {
   Machine& machine = Machine::current();
   if (machine.judge(Op::kFenceProxy, {}, site).times == 0) return;
   Thread& thread = machine.self();
+  if (global) thread.acquired = false;
   fence_initialized(thread);
   for (const SharedWrite& write : thread.unfenced) {
     write.block->history.fence(write.address, write.bytes, thread.view.self);
@@ -235,12 +236,15 @@ void fence_proxy_async(Site site) {
   thread.unfenced.clear();
 }
 
-const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes, Atomic atomic) {
+void check_readable(const Caller& caller, const void* pointer, size_t bytes) {
   check_global(caller, pointer, bytes);
   const std::string what = Machine::current().global().unwritten(pointer, bytes);
-  if (!what.empty()) {
-    fail(caller, ReportKind::kUnwrittenRead, std::to_string(bytes) + " bytes, but nobody has written " + what);
-  }
+  if (what.empty()) return;
+  fail(caller, ReportKind::kUnwrittenRead, std::to_string(bytes) + " bytes, but nobody has written " + what);
+}
+
+const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes, Atomic atomic) {
+  check_readable(caller, pointer, bytes);
   const Conflict conflict =
       Machine::current().global().read(pointer, bytes, accessor_of(caller, Proxy::kOrdinary, atomic));
   if (conflict.earlier != nullptr) check_conflict(caller, conflict, bytes_of(pointer, bytes));
@@ -317,6 +321,17 @@ void reduce_add_release(uint32_t* pointer, uint32_t value, Site site) {
   atomic_add(pointer, value, site);
 }
 
+void reduce_max(uint32_t* pointer, uint32_t value, Site site) {
+  const Verdict verdict = Machine::current().judge(Op::kAtomic, {}, site);
+  if (verdict.times == 0) return;
+  uint8_t* word = atomic_word(pointer, site);
+  order_by_fences(pointer);
+  uint32_t before;
+  std::memcpy(&before, word, sizeof(before));
+  if (before < value) std::memcpy(word, &value, sizeof(value));
+  Machine::current().preempt_by_chance();
+}
+
 void reduce_add(float* pointer, float value, Site site) {
   uint8_t* word = atomic_word(pointer, site);
   float sum;
@@ -327,11 +342,16 @@ void reduce_add(float* pointer, float value, Site site) {
 }
 
 uint32_t load_acquire(const uint32_t* pointer, Site site) {
-  Machine::current().poll(site);
+  Machine& machine = Machine::current();
+  machine.poll(site);
+  const Verdict verdict = machine.judge(Op::kLoadAcquire, {}, site);
   const Caller caller = self_as(Op::kLoadAcquire, site);
   uint32_t value;
   std::memcpy(&value, read_global(caller, pointer, sizeof(value), Atomic::kYes), sizeof(value));
-  Machine::current().learn(Machine::current().self(), Machine::current().global().flag(pointer));
+  value += static_cast<uint32_t>(verdict.add);
+  if (verdict.times == 0) return value;
+  machine.learn(machine.self(), machine.global().flag(pointer));
+  machine.self().acquired = true;
   return value;
 }
 
@@ -341,6 +361,7 @@ void store_release(uint32_t* pointer, uint32_t value, Site site) {
   if (verdict.times == 0) return;
   const Caller caller = self_as(Op::kStoreRelease, site);
   check_alignment(caller, reinterpret_cast<uintptr_t>(pointer), 4, machine.global().describe(pointer));
+  value += static_cast<uint32_t>(verdict.add);
   std::memcpy(write_global(caller, pointer, sizeof(value), Atomic::kYes), &value, sizeof(value));
   machine.global().flag(pointer) = machine.release_by(machine.self());
   machine.preempt_by_chance();

@@ -36,6 +36,7 @@ void expect_copy(const Caller& caller, Block& block, uint32_t address, uint32_t 
 // after that grid's end; and threads of one grid, as in shared memory, after each other. Atomic accesses of several
 // threads need no order.
 enum class Atomic { kNo, kYes };
+void check_readable(const Caller& caller, const void* pointer, size_t bytes);  // but for the order
 const uint8_t* read_global(const Caller& caller, const void* pointer, size_t bytes, Atomic atomic = Atomic::kNo);
 uint8_t* write_global(const Caller& caller, void* pointer, size_t bytes, Atomic atomic = Atomic::kNo);
 

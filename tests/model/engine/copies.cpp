@@ -227,12 +227,18 @@ void bulk_reduce_add_f32(float* gmem, uint32_t smem, uint32_t bytes, Site site) 
   const Verdict verdict = Machine::current().judge(Op::kBulkReduce, Place::shared(smem), site);
   const uint32_t moved = bytes + static_cast<uint32_t>(verdict.add);
   check_bulk(caller, smem, gmem, moved);
+  const bool in_order = Machine::current().global().is_summed_in_order(gmem);
+  if (in_order && caller.thread.acquired) {
+    fail(caller, ReportKind::kMissingProxyFence,
+         "the thread has acquired a flag, and has not called fence_proxy_async() since");
+  }
+  const Atomic atomic = in_order ? Atomic::kNo : Atomic::kYes;
   for (int i = 0; i < verdict.times; ++i) {
     start_store(
         caller, smem, moved, verdict.delay, [=](const Caller& issuer) { return copy_shared(issuer, smem, moved); },
         [=](const Caller& issuer, const std::vector<uint8_t>& data) {
-          read_global(issuer, gmem, moved, Atomic::kYes);
-          write_global(issuer, gmem, moved, Atomic::kYes);
+          check_readable(issuer, gmem, moved);
+          write_global(issuer, gmem, moved, atomic);
           for (uint32_t element = 0; element < moved / 4; ++element) {
             float addend;
             std::memcpy(&addend, data.data() + 4 * element, sizeof(addend));

@@ -88,6 +88,16 @@ Conflict GlobalMemory::write(const void* pointer, size_t bytes, const Accessor& 
   return allocation.history.write(offset, bytes, by);
 }
 
+void GlobalMemory::sum_in_order(const void* pointer, size_t bytes) {
+  summed_in_order_[reinterpret_cast<uintptr_t>(pointer)] = bytes;
+}
+
+bool GlobalMemory::is_summed_in_order(const void* pointer) const {
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  const auto next = summed_in_order_.upper_bound(address);
+  return next != summed_in_order_.begin() && address < std::prev(next)->first + std::prev(next)->second;
+}
+
 // The end of a grid orders all that it has done before the next.
 void GlobalMemory::begin_grid() {
   for (auto& [address, allocation] : allocations_) allocation.history.clear();

@@ -31,6 +31,9 @@ class GlobalMemory {
   // nothing until one does.
   Conflict read(const void* pointer, size_t bytes, const Accessor& by);
   Conflict write(const void* pointer, size_t bytes, const Accessor& by);
+  // From now on reductions of these bytes need an order: they race as other writes do, for a sum is to have its bits.
+  void sum_in_order(const void* pointer, size_t bytes);
+  bool is_summed_in_order(const void* pointer) const;
   // What the word, as a flag between blocks, hands on to who acquires it.
   Knowledge& flag(const void* pointer) { return flags_[pointer]; }
   // Empty, or the first byte that a grid before the one that runs has written.
@@ -58,6 +61,7 @@ class GlobalMemory {
   Allocation& of(const void* pointer, uint64_t& offset);
   std::map<uintptr_t, Allocation> allocations_;  // by address
   std::map<const void*, Knowledge> flags_;
+  std::map<uintptr_t, size_t> summed_in_order_;  // bytes by address
   Writer writer_ = kHost;
   int grids_ = 0;
 };

@@ -42,8 +42,8 @@ enum class Op {
   kLoadGlobal,
   kStoreGlobal,
   kAtomic,
-  kLoadAcquire,
-  kStoreRelease,
+  kLoadAcquire,   // of these two, to the value that is loaded or stored; a load that is left out
+  kStoreRelease,  // loads, and acquires nothing
   kClusterArrive,
   kClusterWait,
   kGridLaunch,  // launch_dependent_grid()

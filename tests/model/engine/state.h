@@ -72,6 +72,7 @@ struct Thread {
   View view;
   Knowledge released;                       // at its last fence, by which its atomic operations release
   Knowledge seen;                           // of flags, which the next fence acquires
+  bool acquired = false;                    // a flag, since its last fence between the proxies of global memory
   std::vector<Mbarrier*> initialized;       // and not fenced since
   std::map<uint32_t, int64_t> next_phases;  // of mbarriers that are waited for in turn, by address
   uint32_t bulk_committed = 0;              // groups

@@ -72,10 +72,18 @@ bool bytes_do_not_match(const Block& block) {
   return false;
 }
 
+// Threads that can go on when nobody makes progress poll for what others are to do.
+bool polls(const Warp& warp) {
+  for (int lane = 0; lane < warp.size; ++lane) {
+    if (!warp.threads[lane]->exited && warp.threads[lane]->wait.kind == Wait::Kind::kNone) return true;
+  }
+  return false;
+}
+
 // Some threads are at a call that others of their warp or warpgroup do not come to.
 bool waits_in_collective(const Block& block) {
   for (const auto& warp : block.warps) {
-    if (warp->collective.arrived != 0) return true;
+    if (warp->collective.arrived != 0 && !polls(*warp)) return true;
   }
   for (const auto& warpgroup : block.warpgroups) {
     if (warpgroup->arrived != 0) return true;

@@ -363,6 +363,36 @@ TEST(Order, AReductionAndAFlag) {
   expect_race(run(false), "at sums + 0, written in bulk_reduce_add_f32");
 }
 
+// Two blocks add to the same place: atomically, so that they need no order, unless the sum is to have its bits.
+TEST(Order, SumsInOrder) {
+  const auto run = [](bool in_order, bool acquire, bool fence) {
+    return [=](Machine& machine) {
+      auto* sums = machine.global().upload("sums", std::vector<float>(4, 1.0f));
+      auto* flag = machine.global().upload("flag", std::vector<uint32_t>(1, 0));
+      if (in_order) machine.global().sum_in_order(sums, 16);
+      return run_micro(machine, {1, 2}, [=] {
+        while (acquire && ptx::block_index() == 1 && ptx::load_acquire(flag) == 0) {
+        }
+        for (uint32_t i = 0; i < 4; ++i) ptx::store_shared(kData + 4 * i, 1.0f);
+        if (fence) {
+          ptx::fence_proxy_async();
+        } else {
+          ptx::fence_proxy_async_shared();
+        }
+        ptx::bulk_reduce_add_f32(sums, kData, 16);
+        ptx::bulk_commit();
+        ptx::bulk_wait<0>();
+        if (ptx::block_index() == 0) ptx::store_release(flag, 1);
+      });
+    };
+  };
+  expect_order(run(true, true, true));
+  expect_order(run(false, false, false));
+  expect_race(run(true, false, true), "at sums + 0, written in bulk_reduce_add_f32");
+  Machine machine(Options{});
+  expect_report(run(true, true, false)(machine), ReportKind::kMissingProxyFence, "acquired a flag");
+}
+
 TEST(Order, BarriersAreInitializedFirst) {
   const auto run = [](bool sync, bool fence) {
     Machine machine(Options{});

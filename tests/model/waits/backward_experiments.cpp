@@ -37,6 +37,13 @@ Experiment packed(const BackwardId& id) {
                     backward_case(packed_problem(id, {0, 1, 2 * m + 3, 40, 0, 64}, {5, 0, n + 2, 2 * n + 1, n, 1})), 2);
 }
 
+// Tiles that wait for each other's turns, on fewer blocks.
+Experiment deterministic(const BackwardId& id) {
+  optest::Problem problem = dense_problem(id, 2 * id.tiles().block_m, 4 * id.tiles().block_n);
+  problem.deterministic = true;
+  return experiment("deterministic_" + id.name(), backward_case(problem), 3);
+}
+
 }  // namespace
 
 std::vector<Experiment> backward_experiments() {
@@ -45,6 +52,7 @@ std::vector<Experiment> backward_experiments() {
   for (const BackwardId& id : backward_ids(TANDEM_BF16)) {
     all.push_back(many_steps(id));
     if (!id.general) all.push_back(packed(id));
+    if (!id.general) all.push_back(deterministic(id));
   }
   return all;
 }

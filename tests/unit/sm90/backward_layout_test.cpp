@@ -56,6 +56,7 @@ void expect_parts(const AttentionProblem& p) {
       {layout.bounds, p.lo.present() ? q_blocks * 16 : 0},
       {layout.dsink_partials, p.sink.present() ? q_blocks * 4 : 0},
       {layout.dq, rows * kTiles.headdim * 4},
+      {layout.dq_turns, p.exec.deterministic ? (q_blocks + 1) * 32 : 0},
       {layout.records, static_cast<uint64_t>(layout.max_n_blocks) * 80},
       {layout.bytes, 0},
   };
@@ -71,6 +72,19 @@ TEST(BackwardLayout, PartsFollowEachOther) {
   expect_parts(packed_problem());
   expect_parts(with_everything(problem()));
   expect_parts(with_everything(packed_problem()));
+  AttentionProblem deterministic = with_everything(packed_problem());
+  deterministic.exec.deterministic = true;
+  expect_parts(deterministic);
+}
+
+// Of q_block -1 too: kSpareTurns.
+TEST(BackwardLayout, TurnsBeginWithSpareOnes) {
+  AttentionProblem p = problem();
+  p.exec.deterministic = true;
+  const BackwardLayout layout = backward_layout(p, kTiles);
+  const auto turns = reinterpret_cast<uintptr_t>(backward_buffers(p, layout).dq_turns);
+  const auto workspace = reinterpret_cast<uintptr_t>(p.exec.workspace);
+  EXPECT_EQ(turns + kSpareTurns * kConsumerWarps * sizeof(uint32_t), workspace + layout.dq_turns);
 }
 
 TEST(BackwardLayout, CountsBlocks) {
@@ -98,6 +112,7 @@ TEST(BackwardLayout, PartsThatTheProblemLacksAreNull) {
   EXPECT_EQ(few.sequences, nullptr);
   EXPECT_EQ(few.bounds, nullptr);
   EXPECT_EQ(few.dsink_partials, nullptr);
+  EXPECT_EQ(few.dq_turns, nullptr);
   const AttentionProblem packed = with_everything(packed_problem());
   const BackwardBuffers all = backward_buffers(packed, backward_layout(packed, kTiles));
   EXPECT_NE(all.sequences, nullptr);

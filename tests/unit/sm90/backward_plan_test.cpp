@@ -66,7 +66,6 @@ TEST(BackwardPlan, RefusesInWordsWhatTheKernelsCannotDo) {
       {"out is fp32", [](AttentionProblem& p) { p.out_dtype = DType::kFp32; }},
       {"headdim is 100", [](AttentionProblem& p) { p.headdim = 100; }},
       {"headdim_v is 4", [](AttentionProblem& p) { p.headdim_v = 4; }},
-      {"exec.deterministic is 1", [](AttentionProblem& p) { p.exec.deterministic = true; }},
       {"more than 2^29 blocks", [](AttentionProblem& p) { p.batch = int64_t{1} << 30; }},
       {"up to 2^29", [](AttentionProblem& p) { p.total_k = p.seqlen_k = (int64_t{1} << 30) + 1; }},
       {"k: the copy engine", [](AttentionProblem& p) { p.k.row_stride = 257; }},
@@ -87,6 +86,33 @@ TEST(BackwardPlan, RefusesInWordsWhatTheKernelsCannotDo) {
     EXPECT_EQ(status.code(), TANDEM_UNSUPPORTED) << test.words;
     EXPECT_NE(status.message().find(test.words), std::string::npos) << status.message();
   }
+}
+
+TEST(BackwardPlan, DeterministicOnceItIsTested) {
+  AttentionProblem p = problem();
+  p.exec.deterministic = true;
+  const Status status = backward_supports(p);
+  EXPECT_EQ(status.is_ok(), kDeterministicIsTested);
+  if (!status.is_ok()) EXPECT_NE(status.message().find("exec.deterministic is 1"), std::string::npos);
+}
+
+// One block of the kernel that hands out turns for each sequence, and key head where intervals differ.
+TEST(BackwardPlan, FirstTurns) {
+  AttentionProblem p = problem();
+  EXPECT_EQ(plan_backward(p).first_turns_blocks, 0);
+  EXPECT_EQ(plan_backward(p).params.dq_turns, nullptr);
+  p.exec.deterministic = true;
+  p.exec.workspace = reinterpret_cast<void*>(uintptr_t{1} << 20);
+  const BackwardPlan plan = plan_backward(p);
+  EXPECT_EQ(plan.first_turns_blocks, 2);
+  EXPECT_NE(plan.params.dq_turns, nullptr);
+  EXPECT_EQ(plan.key_blocks.problem.dq_turns, plan.params.dq_turns);
+  p.lo.dtype = DType::kInt32;
+  p.lo.head_stride = 300;
+  EXPECT_EQ(plan_backward(p).first_turns_blocks, 4);
+  AttentionProblem packed = packed_problem();
+  packed.exec.deterministic = true;
+  EXPECT_EQ(plan_backward(packed).first_turns_blocks, 4);
 }
 
 TEST(BackwardPlan, TheSmallestTilesThatCoverBothHeadDims) {
@@ -195,6 +221,15 @@ TEST(BackwardPlan, LongTilesFirst) {
   plan = plan_backward(p);
   EXPECT_EQ(tile(plan, 7), std::tuple(0, 7, 0));
   EXPECT_EQ(tile(plan, 8), std::tuple(1, 0, 0));
+}
+
+// Deterministic, tiles of as many heads as fit L2 lie between two of the same head, which would wait for each other.
+TEST(BackwardPlan, DeterministicTilesOfOneHeadFarApart) {
+  AttentionProblem p = problem();
+  p.exec.deterministic = true;
+  const BackwardPlan plan = plan_backward(p);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(tile(plan, i), std::tuple(0, i % 2, i / 2));
+  EXPECT_EQ(tile(plan, 4), std::tuple(1, 0, 0));
 }
 
 // What docs/SCHEDULE.md says: for each row of each query head 8 bytes and 4 for each column, 80 for each n_block.
