@@ -57,13 +57,12 @@ TANDEM_DEVICE void issue_pv(ConsumerState<Traits>& state) {
   state.o_begun = true;
 }
 
-// After the wait for the product. e4m3: every so many blocks, and at the end of a tile, its sum joins O, times the
-// scale of V, which may differ from block to block if there is one block in the sum.
+// After the wait for the product, before V is released.
 template <typename Traits>
-TANDEM_DEVICE void finish_pv(ConsumerState<Traits>& state, const ForwardParams& params, bool last) {
+TANDEM_DEVICE void finish_pv(ConsumerState<Traits>& state) {
   if constexpr (Traits::kFp8) {
     ptx::wgmma_fence_operand(state.acc_pv);
-    if (++state.pv_blocks >= params.promotion_blocks || last) promote(state, last);
+    count_product(state);
   } else {
     ptx::wgmma_fence_operand(state.acc_o);
   }
@@ -117,23 +116,25 @@ TANDEM_DEVICE void first_product(ConsumerState<Traits>& state, const ForwardPara
   release(Traits::kKEmpty, state.k_pipe);
   state.k_pipe.advance();
   if constexpr (kWithLast) {
-    finish_pv(state, params, true);
+    finish_pv(state);
     release(Traits::kVEmpty, state.v_pipe);
     state.v_pipe.advance();
+    if constexpr (Traits::kFp8) promote(state, true);
   }
 }
 
 // O += P V of the last block of a tile, on its own.
 template <typename Traits, typename Under>
-TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const ForwardParams& params, const Under& under) {
+TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const Under& under) {
   wait(Traits::kVFull, state.v_pipe);
   ptx::wgmma_fence();
   issue_pv(state);
   under();
   ptx::wgmma_wait<0>();
-  finish_pv(state, params, true);
+  finish_pv(state);
   release(Traits::kVEmpty, state.v_pipe);
   state.v_pipe.advance();
+  if constexpr (Traits::kFp8) promote(state, true);
 }
 
 // P of a tile's first key block.
@@ -165,13 +166,14 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
     pass_turn<Traits>(w);
     ptx::wgmma_wait<1>();
     ptx::wgmma_fence_operand(state.acc_s);
-    const auto finish_product = [&state, &params] {
+    const auto finish_product = [&state] {
       ptx::wgmma_wait<0>();
-      finish_pv(state, params, false);
+      finish_pv(state);
       release(Traits::kVEmpty, state.v_pipe);
     };
     if constexpr (Traits::kFp8) {
       softmax_fp8<kMasked>(state, params, n_block, q, finish_product);
+      if (state.pv_blocks >= params.promotion_blocks) promote(state, false);
     } else if constexpr (Traits::kLazy && !kMasked) {
       lazy_softmax(state, params.scale_log2, q, finish_product);
     } else {

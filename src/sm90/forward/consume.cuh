@@ -77,7 +77,7 @@ class Consumer {
 
   // The last P V of a tile, and its results.
   TANDEM_DEVICE void close(const ConsumerTile<Traits>& tile) {
-    last_product<Traits>(state_, params_, [&] { finish_rows(state_, params_, tile.slot, w_); });
+    last_product<Traits>(state_, [&] { finish_rows(state_, params_, tile.slot, w_); });
     skip_blocks(state_, tile.below, w_);
     hand_over(tile);
   }

@@ -23,6 +23,7 @@ struct Fp8State {
   bool sum_begun;                       // O in shared memory is this tile's
   float q_scale;      // of the tile: the scale of Q, and what turns products into exponents or into what is soft-capped
   float score_scale;  // of the block: that times K's
+  float v_scale;      // of the last block in acc_pv
 };
 template <typename Traits>
 struct Fp8State<Traits, false> {};

@@ -49,15 +49,23 @@ TANDEM_DEVICE void add_to_shared_sum(ConsumerState<Traits>& state, float scale, 
   state.sum_begun = true;
 }
 
+// One more key block is in acc_pv; before its V is released.
+template <typename Traits>
+TANDEM_DEVICE void count_product(ConsumerState<Traits>& state) {
+  ++state.pv_blocks;
+  state.v_scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.v_pipe.index));
+}
+
 // The sum of pv_blocks key blocks joins O. V's scale may differ from block to block if there is one in the sum.
 template <typename Traits>
 TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
-  const float scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.v_pipe.index));
   if constexpr (Traits::kOInShared) {
-    add_to_shared_sum(state, scale, last);
+    add_to_shared_sum(state, state.v_scale, last);
   } else {
     TANDEM_UNROLL
-    for (int i = 0; i < Traits::kHeadDimV / 2; ++i) state.acc_o[i] = ptx::fma(state.acc_pv[i], scale, state.acc_o[i]);
+    for (int i = 0; i < Traits::kHeadDimV / 2; ++i) {
+      state.acc_o[i] = ptx::fma(state.acc_pv[i], state.v_scale, state.acc_o[i]);
+    }
   }
   state.pv_blocks = 0;
 }

@@ -93,8 +93,7 @@ TANDEM_DEVICE uint32_t exponentials_fp8(float (&acc_s)[kRegisters], uint32_t (&f
                                         const FinishProduct& finish_product) {
   constexpr int kGroups = kRegisters / 16;
   static_assert(0 < kPackLag && kPackLag <= kGroups);
-  float even[2] = {0.0f, 0.0f};
-  float odd[2] = {0.0f, 0.0f};
+  float even[2], odd[2];
   uint32_t limits = 0;
   TANDEM_UNROLL
   for (int group = 0; group < kGroups + kPackLag; ++group) {
@@ -104,8 +103,8 @@ TANDEM_DEVICE uint32_t exponentials_fp8(float (&acc_s)[kRegisters], uint32_t (&f
         const int half = half_of(i);
         acc_s[i] = ptx::ex2(ptx::fma(acc_s[i], exponents.scale[half], -exponents.offset[half]));
         acc_s[i + 1] = ptx::ex2(ptx::fma(acc_s[i + 1], exponents.scale[half], -exponents.offset[half]));
-        even[half] += acc_s[i];
-        odd[half] += acc_s[i + 1];
+        even[half] = i < 4 ? acc_s[i] : even[half] + acc_s[i];
+        odd[half] = i < 4 ? acc_s[i + 1] : odd[half] + acc_s[i + 1];
       }
     }
     if (group == kPackLag - 1) finish_product();
