@@ -85,7 +85,30 @@ TEST_P(BackwardBehaviour, C88_DeterministicRunsHaveTheSameBits) {
   }
 }
 
-// Otherwise the test above shows nothing.
+// Blocks wait for each other's sums: each grid must end though the other has some of the SMs, or it all but one of
+// them.
+TEST_P(BackwardBehaviour, DeterministicGridsSideBySide) {
+  TANDEM_NEEDS_DETERMINISTIC();
+  for (Problem problem : problems_of_many_waves()) {
+    problem.deterministic = true;
+    const BackwardProblem first(problem, {3}), again(problem, {3}), other(problem, {4});
+    expect_ok(first.run_alone());
+    const Stream stream, racing;
+    for (int32_t margin : {0, 1, 66, 131, 1000}) {
+      again.poison_results();
+      for (int repeat = 0; repeat < 4; ++repeat) {
+        expect_ok(other.run(racing, margin));
+        expect_ok(again.run(stream, margin));
+      }
+      wait_for(stream);
+      wait_for(racing);
+      EXPECT_TRUE(first.same_bits(again)) << first.text() << ", margin " << margin;
+    }
+    EXPECT_EQ(other.fault(), "");
+  }
+}
+
+// Otherwise the tests above show nothing.
 TEST_P(BackwardBehaviour, OrdinaryRunsAreSeenToDiffer) {
   const BackwardProblem other(packed({700, 3, 200}, {900, 1000, 50}, 6, 6), {4});
   const BackwardProblem first(of_many_waves(), {3}), again(of_many_waves(), {3});

@@ -79,9 +79,7 @@ TANDEM_DEVICE void take_dq_turn(const BackwardParams& params, BackwardSlot<Trait
 // A whole warp, when it has sent the last of a tile.
 template <typename Traits>
 TANDEM_DEVICE void finish_turns(const BackwardParams& params, BackwardSlot<Traits> slot) {
-  if (!is_deterministic(params)) return;
-  ptx::warp_sync();
-  if (ptx::lane_index() != 0) return;
+  if (!is_deterministic(params) || ptx::lane_index() != 0) return;
   pass_dq_turn<Traits>(params, n_block_of(slot));
   ptx::store_shared(turn_place<Traits>(), int{kSpareTurns});
 }
