@@ -12,7 +12,7 @@ from pathlib import Path
 
 TARGET = Path(__file__).resolve().parent.parent / "src/sm90/ptx/wgmma_generated.cuh"
 
-WIDTHS = (8, 16, 32, 64, 80, 96, 128, 160, 176, 192, 256)  # N of m64nNkK; multiples of 8 up to 256 exist
+WIDTHS = (8, 16, 32, 64, 72, 80, 96, 128, 136, 160, 176, 192, 200, 256)  # N of m64nNkK; multiples of 8 up to 256 exist
 ELEMENTS = {  # C++ type: (PTX type, K, can be MN-major)
     "Bf16": ("bf16", 16, True),
     "Fp16": ("f16", 16, True),

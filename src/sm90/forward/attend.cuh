@@ -35,26 +35,44 @@ TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int q, int stag
   ptx::wgmma_commit();
 }
 
-// O = P V of a tile's first key block, and then O += P V; e4m3: of the sum in acc_pv. (64, kBlockN) x (kBlockN,
-// kHeadDimV)
+// O = P V of a tile's first key block, and then O += P V. (64, kBlockN) x (kBlockN, kHeadDimV)
 template <typename Traits>
-TANDEM_DEVICE void issue_pv(ConsumerState<Traits>& state) {
+TANDEM_DEVICE void issue_pv_16bit(ConsumerState<Traits>& state, uint32_t v_offset) {
   using VTile = typename Traits::VTile;
-  using Product = ptx::Wgmma<typename Traits::Element, Traits::kHeadDimV>;
-  const uint32_t v_offset = static_cast<uint32_t>(state.v_pipe.index) * VTile::kBytes;
   TANDEM_UNROLL
   for (int step = 0; step < ConsumerState<Traits>::kPSteps; ++step) {
-    if constexpr (Traits::kFp8) {
-      Product::template rs<>(state.acc_pv, state.frag_p[step], advance(VTile::k_major(Traits::kSmemV, step), v_offset),
-                             step > 0 || state.pv_blocks > 0);
-    } else {
-      Product::template rs<ptx::Major::kMn>(state.acc_o, state.frag_p[step],
-                                            advance(VTile::mn_major(Traits::kSmemV, step), v_offset),
-                                            step > 0 || state.o_begun);
+    ptx::Wgmma<typename Traits::Element, Traits::kHeadDimV>::template rs<ptx::Major::kMn>(
+        state.acc_o, state.frag_p[step], advance(VTile::mn_major(Traits::kSmemV, step), v_offset),
+        step > 0 || state.o_begun);
+  }
+  state.o_begun = true;
+}
+
+// The same of the sum in acc_pv, and of P alone. (64, kBlockN) x (kBlockN, kHeadDimV and ones)
+template <typename Traits>
+TANDEM_DEVICE void issue_pv_fp8(ConsumerState<Traits>& state, uint32_t v_offset) {
+  using VTile = typename Traits::VTile;
+  TANDEM_UNROLL
+  for (int step = 0; step < ConsumerState<Traits>::kPSteps; ++step) {
+    const bool accumulate = step > 0 || state.pv_blocks > 0;
+    ptx::Wgmma<E4m3, Traits::kProductColumns>::template rs<>(
+        state.acc_pv, state.frag_p[step], advance(VTile::k_major(Traits::kSmemV, step), v_offset), accumulate);
+    if constexpr (Traits::kOnesApart) {
+      ptx::Wgmma<E4m3, Traits::kOnes>::template rs<>(state.acc_ones, state.frag_p[step],
+                                                     VTile::k_major(Traits::kSmemOnes, step), accumulate);
     }
   }
+}
+
+template <typename Traits>
+TANDEM_DEVICE void issue_pv(ConsumerState<Traits>& state) {
+  const uint32_t v_offset = static_cast<uint32_t>(state.v_pipe.index) * Traits::kVStageBytes;
+  if constexpr (Traits::kFp8) {
+    issue_pv_fp8(state, v_offset);
+  } else {
+    issue_pv_16bit(state, v_offset);
+  }
   ptx::wgmma_commit();
-  state.o_begun = true;
 }
 
 // After the wait for the product, before V is released.
@@ -62,6 +80,7 @@ template <typename Traits>
 TANDEM_DEVICE void finish_pv(ConsumerState<Traits>& state) {
   if constexpr (Traits::kFp8) {
     ptx::wgmma_fence_operand(state.acc_pv);
+    if constexpr (Traits::kOnesApart) ptx::wgmma_fence_operand(state.acc_ones);
     count_product(state);
   } else {
     ptx::wgmma_fence_operand(state.acc_o);

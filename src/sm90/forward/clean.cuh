@@ -110,7 +110,7 @@ template <typename Traits>
 TANDEM_DEVICE void clean_block(const ForwardParams& params, TileSlot<Traits> slot, int n_block, int stage) {
   using Tile = typename Traits::VTile;
   static_assert(Traits::kBlockN % 32 == 0);
-  const uint32_t address = Traits::kSmemV + static_cast<uint32_t>(stage) * Tile::kBytes;
+  const uint32_t address = Traits::kSmemV + static_cast<uint32_t>(stage) * Traits::kVStageBytes;
   TANDEM_NO_UNROLL
   for (int key = 0; key < Traits::kBlockN; key += 32) {
     const uint32_t unseen = ~seen_keys<Traits>(params, slot, n_block * Traits::kBlockN + key);

@@ -15,12 +15,14 @@
 namespace tandem::sm90 {
 
 // What e4m3 adds. The tensor core sums P V of promotion_blocks key blocks, with fewer bits than fp32 has, and the sum
-// then joins O.
+// then joins O; in the same way a row's sum of P as it was rounded.
 template <typename Traits, bool kFp8 = Traits::kFp8>
 struct Fp8State {
-  float acc_pv[Traits::kHeadDimV / 2];  // (64, kHeadDimV)
-  int pv_blocks = 0;                    // in acc_pv
-  bool sum_begun;                       // O in shared memory is this tile's
+  float acc_pv[Traits::kProductColumns / 2];  // (64, kHeadDimV), and sums of P
+  float acc_ones[4];                          // kOnesApart: sums of P
+  int pv_blocks = 0;                          // in acc_pv
+  float rounded_sum[2];                       // of the thread's rows: P as it was rounded
+  bool sum_begun;                             // O in shared memory is this tile's
   float q_scale;      // of the tile: the scale of Q, and what turns products into exponents or into what is soft-capped
   float score_scale;  // of the block: that times K's
   float v_scale;      // of the last block in acc_pv

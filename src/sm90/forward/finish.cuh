@@ -39,7 +39,9 @@ TANDEM_DEVICE void finish_rows(ConsumerState<Traits>& state, const ForwardParams
     if (row >= rows.q_len) state.rows.sum[half] = 0.0f;
     const float offset =
         Traits::kFp8 ? state.rows.reference[half] : offset_of(state.rows.reference[half], params.scale_log2);
-    const float lse_of_row = finish_row(state.rows, half, offset, sink, has_sink && row < rows.q_len);
+    const bool row_has_sink = has_sink && row < rows.q_len;
+    const float lse_of_row = finish_row(state.rows, half, offset, sink, row_has_sink);
+    if constexpr (Traits::kFp8) state.rows.normalizer[half] = row_has_sink ? sink_share(offset, sink) : 0.0f;
     if (params.lse != nullptr && row < rows.q_rows && fragment_first_column() == 0) {
       ptx::store_global(lse + 8 * half * params.lse_strides.row, lse_of_row);
     }
@@ -61,6 +63,7 @@ TANDEM_DEVICE void store_o(uint32_t smem, ConsumerState<Traits>& state, const Fo
 // O to where the store warp takes it from.
 template <typename Traits>
 TANDEM_DEVICE void hand_over_o(ConsumerState<Traits>& state, const ForwardParams& params, int q, int w) {
+  if constexpr (Traits::kFp8) normalize_by_rounded_sums(state);
   clear_empty_rows(finished_o(state), state.rows);
   ptx::named_barrier_sync(Traits::kEpilogueBarrier + w, ptx::kWarpgroupThreads);  // every warp's wgmmas have read Q
   store_o(Traits::o_address(q, w), state, params);

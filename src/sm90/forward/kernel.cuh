@@ -61,6 +61,20 @@ TANDEM_DEVICE void init_barriers() {
   ptx::fence_mbarrier_init();
 }
 
+// e4m3: the columns of ones, which nobody writes again. All threads; a barrier follows.
+template <typename Traits>
+TANDEM_DEVICE void write_ones() {
+  constexpr uint32_t kOnesWord = 0x38383838;
+  constexpr int kWords = Traits::kOnes * Traits::kBlockN / 4;
+  constexpr int kPlaces = Traits::kOnesApart ? 1 : Traits::kVStages;
+  constexpr uint32_t kFirst = Traits::kOnesApart ? Traits::kSmemOnes : Traits::kSmemV + Traits::VTile::kBytes;
+  for (int i = ptx::thread_rank(); i < kPlaces * kWords; i += Traits::kThreads) {
+    const uint32_t offset = static_cast<uint32_t>(i / kWords) * Traits::kVStageBytes + i % kWords * 4;
+    ptx::store_shared(kFirst + offset, kOnesWord);
+  }
+  ptx::fence_proxy_async_shared();
+}
+
 template <typename Traits>
 TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
     forward_kernel(const TANDEM_GRID_CONSTANT ForwardParams params) {
@@ -73,6 +87,7 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
     ptx::prefetch_tensor_map(&params.out);
     init_barriers<Traits>();
   }
+  if constexpr (Traits::kFp8) write_ones<Traits>();
   ptx::block_sync();
   const int warpgroup = ptx::warpgroup_index();
   if (warpgroup == 0) {

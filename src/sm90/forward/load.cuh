@@ -85,7 +85,7 @@ TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVS
   using Tile = typename Traits::VTile;
   acquire(Traits::kVEmpty, pipe);
   scales.store_v(pipe.index);
-  const uint32_t smem = Traits::kSmemV + static_cast<uint32_t>(pipe.index) * Tile::kBytes;
+  const uint32_t smem = Traits::kSmemV + static_cast<uint32_t>(pipe.index) * Traits::kVStageBytes;
   const uint32_t full = barrier_at(clean_up ? Traits::kVLanded : Traits::kVFull, pipe.index);
   if constexpr (Traits::kFp8) {
     ptx::mbarrier_arrive_expect_tx(full, Tile::kBytes);

@@ -88,6 +88,13 @@ struct ForwardTraits {
   using VTile = SwizzledTile<kFp8 ? kHeadDimV : kBlockN, kVRowBytes, panel_of(kVRowBytes)>;
   static_assert(!kFp8 || (VTile::kPanels == 1 && kConsumers <= 3));
 
+  // e4m3: columns of ones beside V make the product sum P as it was rounded, too: rows at the end of each stage of V^T,
+  // or where a product has no room for more columns, a tile of their own.
+  static constexpr int kOnes = 8;
+  static constexpr bool kOnesApart = kHeadDimV + kOnes > 256;
+  static constexpr int kProductColumns = kHeadDimV + (kFp8 && !kOnesApart ? kOnes : 0);
+  static constexpr uint32_t kVStageBytes = VTile::kBytes + (kProductColumns - kHeadDimV) * kBlockN;
+
   // Where the copy engine puts V: the stages that the products read, or others, to be transposed from.
   static constexpr int kLandingStages = kTransposes ? 2 : kVStages;
   static constexpr int kStoredVRowBytes = kTransposes ? kHeadDimV : kVRowBytes;
@@ -97,9 +104,10 @@ struct ForwardTraits {
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
   static constexpr uint32_t kSmemQ = kBase;
   static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * kQPlaceBytes;
-  static constexpr uint32_t kSmemV = kSmemK + kKStages * KTile::kBytes;
-  static constexpr uint32_t kSmemSum = kSmemV + kVStages * VTile::kBytes;
-  static constexpr uint32_t kSmemStoredV = kSmemSum + kConsumers * kSumBytes;
+  static constexpr uint32_t kSmemSum = kSmemK + kKStages * KTile::kBytes;
+  static constexpr uint32_t kSmemV = kSmemSum + kConsumers * kSumBytes;
+  static constexpr uint32_t kSmemOnes = kSmemV + kVStages * kVStageBytes;  // kOnesApart
+  static constexpr uint32_t kSmemStoredV = kSmemOnes + (kFp8 && kOnesApart ? kOnes * kBlockN : 0);
   static constexpr uint32_t kTileSlots = kSmemStoredV + (kTransposes ? kLandingStages * StoredVTile::kBytes : 0);
   static constexpr uint32_t kTileSlotBytes = 128;
   static constexpr uint32_t kQFull = kTileSlots + kTileStages * kTileSlotBytes;
@@ -124,6 +132,10 @@ struct ForwardTraits {
                       : kSmemQ + static_cast<uint32_t>(q) * kQPlaceBytes;
   }
   static_assert(kSmemBytes <= 227 * 1024);
+  // What is swizzled begins where its pattern does.
+  static_assert(kVStageBytes % VTile::kPatternBytes == 0 && kSmemOnes % VTile::kPatternBytes == 0);
+  static_assert(kSmemSum % OTile::kPatternBytes == 0 && kQPlaceBytes % OTile::kPatternBytes == 0);
+  static_assert(!kTransposes || kSmemStoredV % StoredVTile::kPatternBytes == 0);
 };
 
 }  // namespace tandem::sm90

@@ -41,7 +41,7 @@ template <typename Traits>
 TANDEM_DEVICE void transpose_block(int landed, int stage) {
   using Stored = typename Traits::StoredVTile;
   const uint32_t stored = Traits::kSmemStoredV + static_cast<uint32_t>(landed) * Stored::kBytes;
-  const uint32_t transposed = Traits::kSmemV + static_cast<uint32_t>(stage) * Traits::VTile::kBytes;
+  const uint32_t transposed = Traits::kSmemV + static_cast<uint32_t>(stage) * Traits::kVStageBytes;
   TANDEM_NO_UNROLL
   for (int column = 0; column < Traits::kHeadDimV; column += 16) {
     TANDEM_UNROLL

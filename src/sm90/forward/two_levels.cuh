@@ -13,7 +13,8 @@
 #include "sm90/tile/fragment.cuh"
 #include "sm90/tile/softmax.cuh"
 
-// O in e4m3. The tensor core cuts the low bits off its sums, the more the longer they are; so it sums P V of a few key
+// O in e4m3, and the sums that normalize it, of P as it was rounded: what rounding adds to a row's P, or takes,
+// cancels. The tensor core cuts the low bits off its sums, the more the longer they are; so it sums P V of a few key
 // blocks, and the sum, times V's scale, joins O in fp32: in registers, or each thread's part in shared memory.
 namespace tandem::sm90 {
 
@@ -67,13 +68,24 @@ TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
       state.acc_o[i] = ptx::fma(state.acc_pv[i], state.v_scale, state.acc_o[i]);
     }
   }
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    // Each of the columns of ones has the whole row's sum.
+    state.rounded_sum[half] +=
+        Traits::kOnesApart ? state.acc_ones[2 * half] : state.acc_pv[Traits::kProductColumns / 2 - 4 + 2 * half];
+  }
   state.pv_blocks = 0;
 }
 
 // Both levels of O, row by row, when the rows' references change. The votes only skip multiplying by exactly 1.
 template <typename Traits>
 TANDEM_DEVICE void rescale_levels(ConsumerState<Traits>& state, const float (&rescale)[2]) {
-  if (state.pv_blocks > 0) rescale_o(state.acc_pv, rescale);
+  if (state.pv_blocks > 0) {
+    rescale_o(state.acc_pv, rescale);
+    if constexpr (Traits::kOnesApart) rescale_o(state.acc_ones, rescale);
+  }
+  state.rounded_sum[0] *= rescale[0];
+  state.rounded_sum[1] *= rescale[1];
   if constexpr (!Traits::kOInShared) {
     rescale_o(state.acc_o, rescale);
   } else {
@@ -90,10 +102,21 @@ TANDEM_DEVICE void rescale_levels(ConsumerState<Traits>& state, const float (&re
   }
 }
 
+// O's normalizers, once the last product has joined; finish_rows() has left the share of the sink in their place.
+template <typename Traits>
+TANDEM_DEVICE void normalize_by_rounded_sums(ConsumerState<Traits>& state) {
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float total = state.rounded_sum[half] + state.rows.normalizer[half];
+    state.rows.normalizer[half] = state.rows.sum[half] == 0.0f ? 0.0f : ptx::rcp(total);
+  }
+}
+
 // Before a tile's first product.
 template <typename Traits>
 TANDEM_DEVICE void clear_levels(ConsumerState<Traits>& state) {
   state.sum_begun = false;
+  state.rounded_sum[0] = state.rounded_sum[1] = 0.0f;
   if constexpr (!Traits::kOInShared) clear(state.acc_o);
 }
 

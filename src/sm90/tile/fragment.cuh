@@ -75,16 +75,16 @@ TANDEM_DEVICE void pack_a_fragments(uint32_t (&fragments)[kRegisters / 8][4], co
   }
 }
 
-// Rounds an accumulator, half h times scale[h], into `Tile` (64 rows of 16-bit elements) at `address`.
+// Rounds an accumulator's first columns, half h times scale[h], into `Tile` (64 rows of 16-bit elements) at `address`.
 template <typename Element, typename Tile, int kRegisters>
 TANDEM_DEVICE void store_accumulator(uint32_t address, const float (&accumulator)[kRegisters],
                                      const float (&scale)[2]) {
-  static_assert(Tile::kRows == kFragmentRows && Tile::kRowBytes == kRegisters * 4);
+  static_assert(Tile::kRows == kFragmentRows && Tile::kRowBytes <= kRegisters * 4);
   const FragmentThread thread = fragment_thread();
   const int row = 16 * thread.warp + thread.lane % 16;  // stmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the next
   const int byte = thread.lane / 16 * 16;               // 8 columns of them
   TANDEM_UNROLL
-  for (int step = 0; step < kRegisters / 8; ++step) {
+  for (int step = 0; step < Tile::kRowBytes / 32; ++step) {
     uint32_t packed[4];
     TANDEM_UNROLL
     for (int r = 0; r < 4; ++r) {

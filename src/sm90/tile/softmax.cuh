@@ -194,6 +194,12 @@ TANDEM_DEVICE float finish_row(SoftmaxRows& rows, int half, float offset, float 
   return (reference + ptx::lg2(total)) * kLn2;
 }
 
+// What a sink adds to the sum of a row's P.
+TANDEM_DEVICE float sink_share(float offset, float sink) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  return ptx::ex2(ptx::fma(sink, kLog2E, -offset));
+}
+
 // After finish_row(). P of a row that sees no key is 0, but 0 times a NaN of V is not [5]. The vote only skips rows
 // that stay as they are.
 template <int kRegisters>

@@ -21,7 +21,7 @@ void name_everything(Names& names) {
   names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kInTurn);
   names.shared("q", Traits::kSmemQ, Traits::kQPlaceBytes, Traits::kQPlaces);
   names.shared("k", Traits::kSmemK, Traits::KTile::kBytes, Traits::kKStages);
-  names.shared("v", Traits::kSmemV, Traits::VTile::kBytes, Traits::kVStages);
+  names.shared("v", Traits::kSmemV, Traits::kVStageBytes, Traits::kVStages);
   names.shared("tile_slot", Traits::kTileSlots, Traits::kTileSlotBytes, Traits::kTileStages);
   if (Traits::kFp8) {
     names.shared("k_scale", Traits::kScalesK, 4, Traits::kKStages);
