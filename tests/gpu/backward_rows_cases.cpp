@@ -11,7 +11,7 @@ std::vector<RowsCase> rows_cases() {
     change(test);
     if (test.tiles_row() >= 0) cases.push_back(test);
   };
-  for (const int64_t headdim : {8, 64, 72, 96, 128, 200, 256}) {
+  for (const int64_t headdim : {8, 64, 72, 96, 128, 192, 200, 256}) {
     for (const DType dtype : {DType::kBf16, DType::kFp16}) {
       add("every head dim", [&](RowsCase& t) {
         t.headdim = t.headdim_v = headdim;

@@ -17,9 +17,9 @@
 #include "sm90/tile/pipeline.cuh"
 #include "sm90/tile/unpack.cuh"
 
-// The consumers of a head dim of 256: dK and dV of 64 keys take all registers of one warpgroup each. Consumer 0 makes
-// S, P and dV, consumer 1 dP, dS and dK; P goes from one to the other through shared memory, in the element type. Each
-// makes half of the columns of dQ, one square after the other.
+// The consumers of head dims beyond 128: dK and dV of 64 keys take all registers of one warpgroup each. Consumer 0
+// makes S, P and dV, consumer 1 dP, dS and dK; P goes from one to the other through shared memory, in the element type.
+// Of the columns of dQ consumer 0 makes the first 128, and 1 the others, one square after the other.
 namespace tandem::sm90 {
 
 // P^T, or P^T (1 - tanh^2), between the consumers: each thread's fragment to the same thread of the other warpgroup.
@@ -48,12 +48,15 @@ class SplitConsumer {
   }
 
   // PERF: the number of the step is all that is kept of where the rings stand; registers are short.
-  static_assert(Traits::kQStages == 2 && Traits::kDoStages == 1);
+  static_assert(Traits::kQStages == 2 && (Traits::kDoStages == 1 || Traits::kDoStages == 2));
   TANDEM_DEVICE int q_stage() const { return static_cast<int>(step_ % 2); }
   TANDEM_DEVICE void wait_q() const { ptx::mbarrier_wait(barrier_at(Traits::kQFull, q_stage()), step_ / 2 % 2); }
   TANDEM_DEVICE void release_q(int stage) const { arrive(barrier_at(Traits::kQEmpty, stage)); }
-  TANDEM_DEVICE void wait_do() const { ptx::mbarrier_wait(Traits::kDoFull, step_ % 2); }
-  TANDEM_DEVICE void release_do() const { arrive(Traits::kDoEmpty); }
+  TANDEM_DEVICE static int do_stage(uint32_t step) { return static_cast<int>(step % Traits::kDoStages); }
+  TANDEM_DEVICE void wait_do() const {
+    ptx::mbarrier_wait(barrier_at(Traits::kDoFull, do_stage(step_)), step_ / Traits::kDoStages % 2);
+  }
+  TANDEM_DEVICE void release_do(uint32_t step) const { arrive(barrier_at(Traits::kDoEmpty, do_stage(step))); }
   TANDEM_DEVICE int q_block() const { return q_block_of_stage<Traits>(q_stage()); }
   TANDEM_DEVICE int flags() const { return ptx::load_shared<int>(step_address<Traits>(q_stage()) + kStepFlags); }
 
@@ -107,7 +110,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
   using Base = SplitConsumer<Traits>;
   using Base::arrive, Base::ds_before, Base::ds_phase_before, Base::square, Base::stage_square;
   using Base::params_, Base::w_, Base::state_, Base::reader_, Base::step_;
-  using Base::q_stage, Base::wait_q, Base::release_q, Base::wait_do, Base::release_do;
+  using Base::q_stage, Base::wait_q, Base::release_q, Base::do_stage, Base::wait_do, Base::release_do;
   using typename Base::Element;
 
   // In its part of the tensor cores' order: S(i) dQ(i-1) dQ(i-1) dV(i).
@@ -120,9 +123,9 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
     send_p();
     wait_do();
     ptx::wgmma_fence();
-    issue_dv(state_, 0, false);
+    issue_dv(state_, do_stage(step_), false);
     ptx::wgmma_wait<0>();
-    release_do();
+    release_do(step_);
     ++step_;
 
     bool dv_under_way = false;
@@ -133,7 +136,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
       const int next_q_block = Base::q_block();
       begin_dq();
       ptx::wgmma_wait<2>();  // dV(i-1)
-      if (dv_under_way) release_do();
+      if (dv_under_way) release_do(step_ - 1);
       ptx::wgmma_wait<1>();  // S(i)
       make_p(flags);
       ptx::wgmma_wait<0>();
@@ -144,7 +147,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
       send_dq(params_, reader_.slot(), q_block, square(0), w_);
       wait_do();
       ptx::wgmma_fence();
-      issue_dv(state_, 0, true);
+      issue_dv(state_, do_stage(step_), true);
       ptx::wgmma_wait<1>();
       finish_dq(q_block);
       q_block = next_q_block;
@@ -154,7 +157,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
 
     begin_dq();
     ptx::wgmma_wait<1>();
-    if (dv_under_way) release_do();
+    if (dv_under_way) release_do(step_ - 1);
     ptx::wgmma_wait<0>();
     stage_square();
     ptx::wgmma_fence();
@@ -247,10 +250,11 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
   using Base = SplitConsumer<Traits>;
   using Base::arrive, Base::ds, Base::square, Base::stage_square;
   using Base::params_, Base::w_, Base::state_, Base::reader_, Base::step_;
-  using Base::q_stage, Base::wait_q, Base::release_q, Base::wait_do, Base::release_do;
+  using Base::q_stage, Base::wait_q, Base::release_q, Base::do_stage, Base::wait_do, Base::release_do;
   using typename Base::Element;
 
-  // In its part of the tensor cores' order: dP(i) dK(i) dQ(i) dQ(i). Nothing is under way between two steps.
+  // In its part of the tensor cores' order: dP(i) dK(i) dQ(i), and dQ(i) again if it has two squares. Nothing is under
+  // way between two steps.
   TANDEM_DEVICE void run_steps() {
     int flags;
     TANDEM_NO_UNROLL
@@ -268,8 +272,10 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
       make_square(0);
       release_q(q_stage());  // dK
       send_square(q_block, 0);
-      make_square(1);
-      send_square(q_block, 1);
+      if constexpr (Traits::kDqSquaresOf1 == 2) {
+        make_square(1);
+        send_square(q_block, 1);
+      }
       ++step_;
     } while ((flags & kStepLast) == 0);
     ptx::wgmma_fence_operand(state_.acc_dk);
@@ -289,9 +295,9 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
   TANDEM_DEVICE void begin_step() {
     wait_q();
     wait_do();
-    prefetch_values(state_, values_address<Traits>(Traits::kDelta, 0));
+    prefetch_values(state_, values_address<Traits>(Traits::kDelta, do_stage(step_)));
     ptx::wgmma_fence();
-    issue_dp(state_, 0, 0);
+    issue_dp(state_, do_stage(step_), 0);
   }
 
   // dP is done, and P is there: dS^T = P^T (dP^T - delta), as the A fragment of dK.
@@ -310,7 +316,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
       }
     }
     arrive(Traits::kPEmpty);
-    release_do();
+    release_do(step_);
   }
 
   // dS as (queries, keys), for dQ.

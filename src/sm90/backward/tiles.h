@@ -10,21 +10,23 @@ struct BackwardTiles {
   int block_n;    // keys of a work tile
   int q_stages;
   int do_stages;
-  bool late_p;  // P is packed, and dV issued, after dS: for want of registers
-  bool split;   // the two consumers share 64 keys: one makes P and dV, the other dS and dK; else they have 64 each
+  bool late_p;   // P is packed, and dV issued, after dS: for want of registers
+  bool split;    // the two consumers share 64 keys: one makes P and dV, the other dS and dK; else they have 64 each
+  bool general;  // has an instance for interval arrays and transformed scores too
 };
 
 // From the smallest: a problem runs in the first that covers both its head dims.
 constexpr BackwardTiles kBackwardTiles[] = {
-    {64, 64, 128, 128, 3, 2, true, false},    //
-    {128, 128, 64, 128, 3, 3, false, false},  //
-    {256, 256, 64, 64, 2, 1, false, true},    //
+    {64, 64, 128, 128, 3, 2, true, false, false},   // late_p: a general instance needs P before dS
+    {128, 128, 64, 128, 3, 3, false, false, true},  //
+    {192, 128, 64, 64, 2, 2, false, true, false},   //
+    {192, 192, 64, 64, 2, 2, false, true, false},   //
+    {256, 256, 64, 64, 2, 1, false, true, true},    //
 };
 constexpr int kBackwardTilesCount = sizeof(kBackwardTiles) / sizeof(kBackwardTiles[0]);
 
-// Interval arrays and transformed scores need P before dS.
 constexpr bool has_general_instance(int row) {
-  return !kBackwardTiles[row].late_p;
+  return kBackwardTiles[row].general;
 }
 
 // Number of the row that covers these head dims, or -1.

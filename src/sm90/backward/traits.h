@@ -95,7 +95,9 @@ struct BackwardTraits {
   static constexpr uint32_t kDqWarpBytes = 16 * 64 * 4;
   static constexpr uint32_t kDqSquareBytes = 4 * kDqWarpBytes;
   static constexpr uint32_t kDqBytes = kDqSquares * kDqSquareBytes;
-  static_assert(kDqSquares == (kSplit ? 2 * kConsumers : kConsumers));
+  static constexpr int kDqSquaresOf0 = kSplit ? 2 : 1;  // consumer 0's come first
+  static constexpr int kDqSquaresOf1 = kDqSquares - kDqSquaresOf0;
+  static_assert(kDqSquaresOf1 == 1 || (kSplit && kDqSquaresOf1 == 2));
 
   // Addresses in the shared window, of the first of each kind.
   static constexpr uint32_t kBase = 1024;  // ptx::kDynamicSharedBase, where the kernel asserts it
