@@ -12,8 +12,10 @@
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/math.cuh"
+#include "sm90/ptx/matrix.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/wgmma.cuh"
+#include "sm90/tile/fragment.cuh"
 #include "sm90/tile/pipeline.cuh"
 
 // The steady state of a consumer warpgroup: 64 rows of S, P and O in registers, key block after key block.
@@ -33,6 +35,43 @@ TANDEM_DEVICE void issue_qk(float (&acc_s)[Traits::kBlockN / 2], int q, int stag
         advance(KTile::k_major(Traits::kSmemK, step), k_offset), step > 0);
   }
   ptx::wgmma_commit();
+}
+
+// The tile's Q to registers; no S is under way.
+template <typename Traits>
+TANDEM_DEVICE void load_q_fragments(ConsumerState<Traits>& state, int q) {
+  using QTile = typename Traits::QTile;
+  const FragmentThread thread = fragment_thread();
+  const int row = 16 * thread.warp + thread.lane % 16;  // ldmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the next
+  const int byte = thread.lane / 16 * 16;               // 16 bytes of them
+  const uint32_t place = Traits::kSmemQ + static_cast<uint32_t>(q) * Traits::kQPlaceBytes;
+  TANDEM_UNROLL
+  for (int step = 0; step < Traits::kHeadDim / 32; ++step) {
+    ptx::ldmatrix_x4(state.frag_q[step], place + QTile::chunk_offset(row, step * 32 + byte));
+  }
+}
+
+// S = Q K^T with Q in registers.
+template <typename Traits>
+TANDEM_DEVICE void issue_qk_from_registers(ConsumerState<Traits>& state, int stage) {
+  using KTile = typename Traits::KTile;
+  const uint32_t k_offset = static_cast<uint32_t>(stage) * KTile::kBytes;
+  TANDEM_UNROLL
+  for (int step = 0; step < Traits::kHeadDim / 32; ++step) {
+    ptx::Wgmma<typename Traits::Element, Traits::kBlockN>::template rs<>(
+        state.acc_s, state.frag_q[step], advance(KTile::k_major(Traits::kSmemK, step), k_offset), step > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// S of the block in K's stage, of the tile whose Q lies in place q.
+template <typename Traits>
+TANDEM_DEVICE void issue_s(ConsumerState<Traits>& state, int q) {
+  if constexpr (Traits::kQInRegisters) {
+    issue_qk_from_registers(state, state.k_pipe.index);
+  } else {
+    issue_qk<Traits>(state.acc_s, q, state.k_pipe.index);
+  }
 }
 
 // O = P V of a tile's first key block, and then O += P V. (64, kBlockN) x (kBlockN, kHeadDimV)
@@ -117,9 +156,10 @@ template <typename Traits, bool kWithLast, typename Under>
 TANDEM_DEVICE void first_product(ConsumerState<Traits>& state, const ForwardParams& params,
                                  const ConsumerTile<Traits>& tile, int w, const Under& under) {
   wait(Traits::kKFull, state.k_pipe);
+  if constexpr (Traits::kQInRegisters) load_q_fragments(state, tile.q);
   take_turn<Traits>(w);
   ptx::wgmma_fence();
-  issue_qk<Traits>(state.acc_s, tile.q, state.k_pipe.index);
+  issue_s(state, tile.q);
   if constexpr (kWithLast) {
     wait(Traits::kVFull, state.v_pipe);
     issue_pv(state);
@@ -179,7 +219,7 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
     wait(Traits::kKFull, state.k_pipe);
     take_turn<Traits>(w);
     ptx::wgmma_fence();
-    issue_qk<Traits>(state.acc_s, q, state.k_pipe.index);
+    issue_s(state, q);
     wait(Traits::kVFull, state.v_pipe);
     issue_pv(state);
     pass_turn<Traits>(w);

@@ -20,6 +20,7 @@ template <typename Traits, bool kFp8 = Traits::kFp8>
 struct Fp8State {
   float acc_pv[Traits::kProductColumns / 2];  // (64, kHeadDimV), and sums of P
   float acc_ones[4];                          // kOnesApart: sums of P
+  uint32_t frag_q[Traits::kHeadDim / 32][4];  // kQInRegisters: (64, kHeadDim)
   int pv_blocks = 0;                          // in acc_pv
   float rounded_sum[2];                       // of the thread's rows: P as it was rounded
   bool sum_begun;                             // O in shared memory is this tile's

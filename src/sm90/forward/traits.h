@@ -77,6 +77,10 @@ struct ForwardTraits {
   static constexpr bool kOInShared = kFp8 && kHeadDimV > 128;
   static_assert(!kOInShared || kQStages == 1);
 
+  // e4m3: Q as wgmma's A operand in registers, where they suffice. From shared memory, S of 64 keys reads as much Q as
+  // K.
+  static constexpr bool kQInRegisters = kFp8 && kHeadDim <= 192;
+
   // One consumer's Q. O leaves through the same place, which is as large as the larger of them.
   using QTile = SwizzledTile<kFragmentRows, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
   using OTile = SwizzledTile<kFragmentRows, kHeadDimV * kOutBytes, panel_of(kHeadDimV* kOutBytes)>;
