@@ -191,7 +191,7 @@ TEST_P(DeterministicIntervals, HeadsThatDiffer) {
 
 // Without it the tests above would show nothing.
 TEST(OrdinaryBackward, DiffersFromOrderToOrder) {
-  const BackwardId id{1, false, TANDEM_BF16};
+  const BackwardId id{sm90::find_backward_tiles(128, 128, false), false, TANDEM_BF16};
   Problem problem = dense_problem(id, 2 * id.tiles().block_m, 4 * id.tiles().block_n, 2);
   const BackwardCase given = backward_case(problem);
   const BackwardRun first = run_backward(given, 4, options_for(1));

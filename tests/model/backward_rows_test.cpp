@@ -63,7 +63,7 @@ TEST(BackwardRows, EachValueHasItsPlace) {
   for (int m = 0; m < 128; ++m) places.insert(sm90::row_value_place(m));
   EXPECT_EQ(places.size(), 128u);
   EXPECT_EQ(*places.rbegin(), 127);
-  for (const int headdim : {64, 128, 192, 256}) {
+  for (const int headdim : {64, 96, 128, 192, 256}) {
     places.clear();
     for (int m = 0; m < 128; ++m) {
       for (int c = 0; c < headdim; ++c) places.insert(sm90::dq_place(m, c, headdim));

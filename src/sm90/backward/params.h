@@ -53,12 +53,15 @@ TANDEM_HD constexpr int row_value_place(int m) {
 }
 
 // dQ of an m_block is summed up in the order in which the consumers hold it: squares of 64 x 64, first along the head
-// dim; in each, the 16 rows of warp 0, 1, 2 and 3; of a warp's, 8 groups of 8 columns; of a group's, 4 floats of each
-// lane: columns 2 (lane % 4) + {0, 1} of row lane / 4, then of row lane / 4 + 8.
+// dim, of which the last may have 32 columns; in each, the 16 rows of warp 0, 1, 2 and 3; of a warp's, 8 or 4 groups of
+// 8 columns; of a group's, 4 floats of each lane: columns 2 (lane % 4) + {0, 1} of row lane / 4, then of row lane / 4 +
+// 8.
 TANDEM_HD constexpr int dq_place(int m, int column, int headdim) {
-  const int square = m / 64 * (headdim / 64) + column / 64;
+  const int square = m / 64 * 64 * headdim + column / 64 * 64 * 64;
+  const int left = headdim - column / 64 * 64;
+  const int groups = (left < 64 ? left : 64) / 8;
   const int lane = m % 8 * 4 + column % 8 / 2;
-  return ((square * 4 + m % 64 / 16) * 8 + column % 64 / 8) * 128 + lane * 4 + m / 8 % 2 * 2 + column % 2;
+  return square + (m % 64 / 16 * groups + column % 64 / 8) * 128 + lane * 4 + m / 8 % 2 * 2 + column % 2;
 }
 
 // Of both consumers: each adds a part of its own to an m_block's dQ.

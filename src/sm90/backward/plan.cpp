@@ -24,22 +24,23 @@ struct Maps {
 
 // out and dq are not the copy engine's, but are read and written in the same chunks of 16 bytes.
 Maps tensor_maps(const AttentionProblem& p, const BackwardTiles& tiles) {
-  constexpr Swizzle kPanel = Swizzle::k128Bytes;
-  const auto of_queries = [&](const Tensor& tensor, int64_t headdim) {
-    return head_map_spec(tensor, headdim, p.total_q, p.nheads_q, map_batch(p), tiles.block_m, kPanel);
+  const Swizzle panel = panel_of(tiles.headdim * 2);
+  const Swizzle panel_v = panel_of(tiles.headdim_v * 2);
+  const auto of_queries = [&](const Tensor& tensor, int64_t headdim, Swizzle swizzle) {
+    return head_map_spec(tensor, headdim, p.total_q, p.nheads_q, map_batch(p), tiles.block_m, swizzle);
   };
-  const auto of_keys = [&](const Tensor& tensor, int64_t headdim, int box_rows) {
-    return head_map_spec(tensor, headdim, p.total_k, p.nheads_k, map_batch(p), box_rows, kPanel);
+  const auto of_keys = [&](const Tensor& tensor, int64_t headdim, int box_rows, Swizzle swizzle) {
+    return head_map_spec(tensor, headdim, p.total_k, p.nheads_k, map_batch(p), box_rows, swizzle);
   };
   Maps maps;
-  maps.q = of_queries(p.q, p.headdim);
-  maps.out = of_queries(p.out, p.headdim_v);
-  maps.dout = of_queries(p.dout, p.headdim_v);
-  maps.dq = of_queries(p.dq, p.headdim);
-  maps.k = of_keys(p.k, p.headdim, tiles.block_n);
-  maps.v = of_keys(p.v, p.headdim_v, tiles.block_n);
-  maps.dk = of_keys(p.dk, p.headdim, 64);
-  maps.dv = of_keys(p.dv, p.headdim_v, 64);
+  maps.q = of_queries(p.q, p.headdim, panel);
+  maps.out = of_queries(p.out, p.headdim_v, panel_v);
+  maps.dout = of_queries(p.dout, p.headdim_v, panel_v);
+  maps.dq = of_queries(p.dq, p.headdim, panel);
+  maps.k = of_keys(p.k, p.headdim, tiles.block_n, panel);
+  maps.v = of_keys(p.v, p.headdim_v, tiles.block_n, panel_v);
+  maps.dk = of_keys(p.dk, p.headdim, 64, panel);
+  maps.dv = of_keys(p.dv, p.headdim_v, 64, panel_v);
   // Never read or written, but must be legal.
   if (p.total_q == 0 || p.nheads_q == 0) {
     maps.q = maps.dq = maps.k;

@@ -15,7 +15,8 @@
 #include "sm90/tile/fragment.cuh"
 
 // dQ, scaled and rounded to the caller's tensor, of the sums that the backward kernel leaves in the order of its
-// accumulators; and dsink. Bound by memory. A warp takes a strip at a time: the 4 KB of 16 rows of 64 columns.
+// accumulators; and dsink. Bound by memory. A warp takes a strip at a time: the 4 KB of 16 rows of 64 columns, or 2 of
+// 32.
 namespace tandem::sm90 {
 
 // Shared memory: a sum of each thread.
@@ -31,7 +32,7 @@ struct StripPlace {
 
 template <typename Traits>
 TANDEM_DEVICE StripPlace place_of_strip(int strip) {
-  constexpr int kSquaresOfRow = Traits::kHeadDim / 64;
+  constexpr int kSquaresOfRow = ceil_div(Traits::kHeadDim, 64);
   const int square = strip / 4;
   return {square / kSquaresOfRow * 64 + strip % 4 * 16, square % kSquaresOfRow * 64};
 }
@@ -62,9 +63,10 @@ struct StripSums {
   Pairs group[kStripGroups];
 };
 
-TANDEM_DEVICE void load_strip(const float* sums, StripSums& strip) {
+TANDEM_DEVICE void load_strip(const float* sums, int groups, StripSums& strip) {
   TANDEM_UNROLL
   for (int g = 0; g < kStripGroups; ++g) {
+    if (g >= groups) break;
     const float* const place = sums + g * 128 + ptx::lane_index() * 4;
     strip.group[g] = ptx::load_global(reinterpret_cast<const StripSums::Pairs*>(place));
   }
@@ -94,8 +96,11 @@ TANDEM_DEVICE void write_strip(const PostprocessParams& params, const QBlock& bl
   const StripPlace place = place_of_strip<Traits>(strip_index);
   if (place.column >= params.headdim || block.first_row + place.m >= block.q_rows) return;
   constexpr int kElements = Traits::kBlockM * Traits::kHeadDim;
-  StripSums strip;
-  load_strip(params.sums + int64_t{block.index} * kElements + strip_index * 1024, strip);
+  StripSums strip{};
+  const int groups =
+      Traits::kHeadDim % 64 == 0 ? kStripGroups : min_of(kStripGroups, (Traits::kHeadDim - place.column) / 8);
+  const int first = dq_place(place.m, place.column, Traits::kHeadDim);
+  load_strip(params.sums + int64_t{block.index} * kElements + first, groups, strip);
   const float* const lse_log2 = params.lse_log2 + int64_t{block.index} * Traits::kBlockM;
   const int m = place.m + ptx::lane_index() / 4;
   const bool low_sees = ptx::load_global(lse_log2 + row_value_place(m)) != INFINITY;
@@ -143,7 +148,7 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kQBlockThreads, 4)
   if (params.dsink_partials != nullptr && index < params.blocks.nheads_q) sum_dsink(params, index);
   if (!is_q_block(params.blocks, index)) return;
   const QBlock block = find_q_block(params.blocks, index, Traits::kBlockM);
-  constexpr int kStrips = Traits::kBlockM / 16 * (Traits::kHeadDim / 64);
+  constexpr int kStrips = Traits::kBlockM / 16 * ceil_div(Traits::kHeadDim, 64);
   for (int strip = ptx::warp_index(); strip < kStrips; strip += (kQBlockThreads / ptx::kWarpThreads)) {
     write_strip<Traits>(params, block, strip);
   }

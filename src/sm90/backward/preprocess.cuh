@@ -37,7 +37,7 @@ constexpr uint32_t kRowSums = ptx::kDynamicSharedBase;
 template <typename Traits>
 struct PreprocessShape {
   static constexpr int kSharers = 8;  // threads of a row
-  static constexpr int kPanels = Traits::kHeadDimV / 64;
+  static constexpr int kPanels = ceil_div(Traits::kHeadDimV, 64);
   static constexpr int kRowsAtOnce = kQBlockThreads / kSharers;
   static constexpr int kRowsOfThread = Traits::kBlockM / kRowsAtOnce;
   static constexpr int kRowsOfLane = Traits::kBlockM / ptx::kWarpThreads;  // of the first warp

@@ -32,7 +32,7 @@ struct QBlockTraits {
   static constexpr int kBlockM = kBackwardTiles[kRow].block_m;
   static constexpr int kHeadDim = kBackwardTiles[kRow].headdim;
   static constexpr int kHeadDimV = kBackwardTiles[kRow].headdim_v;
-  static_assert(kBlockM % 64 == 0 && kHeadDim % 64 == 0 && kHeadDimV % 64 == 0);
+  static_assert(kBlockM % 64 == 0 && kHeadDim % 32 == 0 && kHeadDimV % 32 == 0);
 };
 
 // 8 elements of a row.

@@ -123,7 +123,7 @@ TANDEM_DEVICE void issue_dq(BackwardState<Traits>& state, int ds, int square) {
   using DsTile = typename Traits::DsTile;
   using KTile = typename Traits::KTile;
   const uint32_t rows = Traits::kDqByRows ? static_cast<uint32_t>(square) * 64 * DsTile::kPanelRowBytes : 0;
-  const uint32_t columns = Traits::kDqByRows ? 0 : static_cast<uint32_t>(square) * KTile::kPanelBytes;
+  const uint32_t columns = Traits::kDqByRows ? 0 : static_cast<uint32_t>(square) * KTile::kPanelBytes;  // of 64 or 32
   const uint32_t ds_offset = static_cast<uint32_t>(ds) * DsTile::kBytes + rows;
   TANDEM_UNROLL
   for (int step = 0; step < Traits::kBlockN / 16; ++step) {
@@ -304,10 +304,15 @@ TANDEM_DEVICE void send_dq(const BackwardParams& params, BackwardSlot<Traits> sl
   if (TANDEM_UNLIKELY(first && is_deterministic(params))) take_dq_turn(params, slot, q_block);
   ptx::warp_sync();
   if (ptx::lane_index() != 0) return;
-  const uint32_t part = static_cast<uint32_t>(square) * Traits::kDqSquareBytes +
-                        static_cast<uint32_t>(fragment_thread().warp) * Traits::kDqWarpBytes;
-  ptx::bulk_reduce_add_f32(params.dq + (int64_t{q_block} * Traits::kDqBytes + part) / 4, dq_place_of_warp<Traits>(w),
-                           Traits::kDqWarpBytes);
+  uint32_t bytes = Traits::kDqWarpBytes;
+  uint32_t staged = dq_place_of_warp<Traits>(w);
+  if (Traits::kDqSquaresOverlap && square == 1) {
+    bytes /= 2;
+    staged += bytes;
+  }
+  const uint32_t part =
+      static_cast<uint32_t>(square) * Traits::kDqSquareBytes + static_cast<uint32_t>(fragment_thread().warp) * bytes;
+  ptx::bulk_reduce_add_f32(params.dq + (int64_t{q_block} * Traits::kDqBytes + part) / 4, staged, bytes);
   ptx::bulk_commit();
 }
 // Where the dQ of the step lies whose Q is in stage q.

@@ -18,6 +18,7 @@ struct BackwardTiles {
 // From the smallest: a problem runs in the first that covers both its head dims.
 constexpr BackwardTiles kBackwardTiles[] = {
     {64, 64, 128, 128, 3, 2, true, false, false},   // late_p: a general instance needs P before dS
+    {96, 96, 64, 128, 3, 3, false, false, false},   //
     {128, 128, 64, 128, 3, 3, false, false, true},  //
     {192, 128, 64, 64, 2, 2, false, true, false},   //
     {192, 192, 64, 64, 2, 2, false, true, false},   //

@@ -77,24 +77,29 @@ struct BackwardTraits {
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
 
-  using KTile = SwizzledTile<kBlockN, kHeadDim * 2>;
-  using VTile = SwizzledTile<kBlockN, kHeadDimV * 2>;
-  using QTile = SwizzledTile<kBlockM, kHeadDim * 2>;
-  using DoTile = SwizzledTile<kBlockM, kHeadDimV * 2>;
-  using DsTile = SwizzledTile<kBlockM, kBlockN * 2>;                  // (queries, keys): panel w is consumer w's keys
-  using DkTile = SwizzledTile<64, kHeadDim * 2>;                      // of 64 keys; leaves through the place of K
-  using DvTile = SwizzledTile<64, kHeadDimV * 2>;                     // and of V
+  template <int kRows, int kColumns>
+  using TileOf = SwizzledTile<kRows, kColumns * 2, panel_of(kColumns * 2)>;
+  using KTile = TileOf<kBlockN, kHeadDim>;
+  using VTile = TileOf<kBlockN, kHeadDimV>;
+  using QTile = TileOf<kBlockM, kHeadDim>;
+  using DoTile = TileOf<kBlockM, kHeadDimV>;
+  using DsTile = TileOf<kBlockM, kBlockN>;                            // (queries, keys): panel w is consumer w's keys
+  using DkTile = TileOf<64, kHeadDim>;                                // of 64 keys; leaves through the place of K
+  using DvTile = TileOf<64, kHeadDimV>;                               // and of V
   static constexpr int kKeyGroups = kBlockN / 64;                     // of gradients, each of 64 keys
   static constexpr uint32_t kRowValueBytes = kBlockM * 4;             // LSE or delta of a step
   static constexpr uint32_t kPBytes = kSplit ? kBlockM * 64 * 2 : 0;  // from consumer to consumer
 
   // dQ of a step is summed up in squares of 64 x 64, which a consumer has one at a time: in each, 16 rows a warp.
-  // Squares follow one another down the rows if a step has 128, else along the columns.
-  static constexpr int kDqSquares = kBlockM / 64 * (kHeadDim / 64);
+  // Squares follow one another down the rows if a step has 128, else along the columns. At headdim 96 the second has 32
+  // columns in common with the first, and its warps send the other half of what they have.
+  static constexpr int kDqSquares = kBlockM / 64 * ((kHeadDim + 63) / 64);
   static constexpr bool kDqByRows = kBlockM == 128;
+  static constexpr bool kDqSquaresOverlap = kHeadDim % 64 != 0;
+  static_assert(!kDqSquaresOverlap || (kHeadDim == 96 && !kSplit));
   static constexpr uint32_t kDqWarpBytes = 16 * 64 * 4;
   static constexpr uint32_t kDqSquareBytes = 4 * kDqWarpBytes;
-  static constexpr uint32_t kDqBytes = kDqSquares * kDqSquareBytes;
+  static constexpr uint32_t kDqBytes = kBlockM * kHeadDim * 4;
   static constexpr int kDqSquaresOf0 = kSplit ? 2 : 1;  // consumer 0's come first
   static constexpr int kDqSquaresOf1 = kDqSquares - kDqSquaresOf0;
   static_assert(kDqSquaresOf1 == 1 || (kSplit && kDqSquaresOf1 == 2));

@@ -5,6 +5,7 @@
 namespace tandem::model {
 namespace {
 
+constexpr int kRowOf128 = sm90::find_backward_tiles(128, 128, false);
 constexpr int kLoadWarp = 0;
 constexpr int kCleanUpWarp = 1;
 constexpr int kStoreWarp = 2;
@@ -323,7 +324,7 @@ const std::vector<PlantedBug>& planted_backward_bugs() {
 }
 
 const BackwardCase& planted_backward_case() {
-  static const BackwardCase given = case_of({1, false, TANDEM_BF16});
+  static const BackwardCase given = case_of({kRowOf128, false, TANDEM_BF16});
   return given;
 }
 const BackwardCase& planted_late_case() {

@@ -10,7 +10,7 @@
 namespace tandem::sm90 {
 namespace {
 
-constexpr int kRow = 1;  // of kBackwardTiles
+constexpr int kRow = find_backward_tiles(128, 128, false);
 constexpr BackwardTiles kTiles = kBackwardTiles[kRow];
 
 AttentionProblem problem() {

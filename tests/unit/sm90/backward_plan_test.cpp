@@ -123,13 +123,15 @@ TEST(BackwardPlan, TheSmallestTilesThatCoverBothHeadDims) {
     return std::pair{tiles.headdim, tiles.headdim_v};
   };
   EXPECT_EQ(covering(8, 64), std::pair(64, 64));
-  EXPECT_EQ(covering(64, 72), std::pair(128, 128));
+  EXPECT_EQ(covering(64, 72), std::pair(96, 96));
+  EXPECT_EQ(covering(104, 64), std::pair(128, 128));
   EXPECT_EQ(covering(128, 8), std::pair(128, 128));
   EXPECT_EQ(covering(136, 72), std::pair(192, 128));
   EXPECT_EQ(covering(192, 136), std::pair(192, 192));
   EXPECT_EQ(covering(64, 256), std::pair(256, 256));
   // Not all have general instances.
   EXPECT_EQ(covering(64, 64, 30), std::pair(128, 128));
+  EXPECT_EQ(covering(96, 96, 30), std::pair(128, 128));
   EXPECT_EQ(covering(192, 128, 30), std::pair(256, 256));
 }
 
