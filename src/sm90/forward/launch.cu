@@ -31,7 +31,7 @@ ForwardInstance find_instance(int row, bool general) {
 }
 
 ForwardInstance find_instance(DType dtype, int row, bool general, bool transposes) {
-  if (transposes) return find_instance<E4m3, kTransposingTilesCount, true>(row, general);
+  if (transposes) return find_instance<E4m3, kFp8ForwardTilesCount, true>(row, general);
   if (dtype == DType::kE4m3) return find_instance<E4m3, kFp8ForwardTilesCount>(row, general);
   return dtype == DType::kBf16 ? find_instance<Bf16, kForwardTilesCount>(row, general)
                                : find_instance<Fp16, kForwardTilesCount>(row, general);
@@ -98,7 +98,7 @@ Status prepare_forward() {
   TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kBf16, kForwardTilesCount, false));
   TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kFp16, kForwardTilesCount, false));
   TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kE4m3, kFp8ForwardTilesCount, false));
-  TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kE4m3, kTransposingTilesCount, true));
+  TANDEM_RETURN_IF_ERROR(prepare_instances(DType::kE4m3, kFp8ForwardTilesCount, true));
   for (const void* kernel :
        {reinterpret_cast<const void*>(&prepare_kernel), reinterpret_cast<const void*>(&reset_kernel)}) {
     cudaFuncAttributes attributes;

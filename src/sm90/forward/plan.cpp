@@ -67,11 +67,6 @@ Status check_types(const AttentionProblem& p) {
     return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
                                "; the sm90 backend writes fp16 and bf16");
   }
-  if (transposes(p) && max_of(p.headdim, p.headdim_v) > 192) {
-    return Status::unsupported(
-        "v_transposed is 0; in e4m3 beyond headdim 192 the sm90 backend takes V as tandem_quantize_fp8 writes it with "
-        "transposed = 1");
-  }
   if (!is_fp8(p) && p.out_dtype != p.dtype) {
     return Status::unsupported(std::string("out is ") + dtype_name(p.out_dtype) +
                                "; the sm90 backend writes the type of q, " + dtype_name(p.dtype));

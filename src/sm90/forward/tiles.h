@@ -36,11 +36,18 @@ constexpr ForwardTiles kFp8ForwardTiles[] = {
 };
 constexpr int kFp8ForwardTilesCount = sizeof(kFp8ForwardTiles) / sizeof(kFp8ForwardTiles[0]);
 
-// Rows, of the first, that also have instances which transpose V themselves; shared memory ends there.
-constexpr int kTransposingTilesCount = 3;
-
 constexpr int forward_tiles_count(bool fp8) {
   return fp8 ? kFp8ForwardTilesCount : kForwardTilesCount;
+}
+
+// Stages that V lands in where the kernel transposes it, and what it leaves of those of V^T. At headdim 256 shared
+// memory has room for one of each.
+constexpr int landing_stages(const ForwardTiles& tiles) {
+  return tiles.headdim_v > 192 ? 1 : 2;
+}
+constexpr ForwardTiles transposing_tiles(ForwardTiles tiles) {
+  if (landing_stages(tiles) == 1) tiles.v_stages = 1;
+  return tiles;
 }
 
 // The tiles of an instance. What narrowed masks and transformed scores take of registers, more than two consumers do

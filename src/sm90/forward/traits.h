@@ -50,7 +50,8 @@ struct ForwardTraits {
   static constexpr bool kFp8 = std::is_same_v<Element, E4m3>;
   static constexpr int kElementBytes = sizeof(Element);
   static constexpr int kOutBytes = 2;  // of an element of O
-  static constexpr ForwardTiles kTiles = forward_tiles(kFp8, kRow, kGeneral);
+  static constexpr ForwardTiles kTiles =
+      kTransposes ? transposing_tiles(forward_tiles(kFp8, kRow, kGeneral)) : forward_tiles(kFp8, kRow, kGeneral);
   static constexpr int kHeadDim = kTiles.headdim;
   static constexpr int kHeadDimV = kTiles.headdim_v;
   static constexpr int kConsumers = kTiles.consumers;
@@ -100,7 +101,7 @@ struct ForwardTraits {
   static constexpr uint32_t kVStageBytes = VTile::kBytes + (kProductColumns - kHeadDimV) * kBlockN;
 
   // Where the copy engine puts V: the stages that the products read, or others, to be transposed from.
-  static constexpr int kLandingStages = kTransposes ? 2 : kVStages;
+  static constexpr int kLandingStages = kTransposes ? landing_stages(kTiles) : kVStages;
   static constexpr int kStoredVRowBytes = kTransposes ? kHeadDimV : kVRowBytes;
   using StoredVTile = SwizzledTile<kBlockN, kStoredVRowBytes, panel_of(kStoredVRowBytes)>;
 
@@ -110,9 +111,9 @@ struct ForwardTraits {
   static constexpr uint32_t kSmemK = kSmemQ + kQPlaces * kQPlaceBytes;
   static constexpr uint32_t kSmemSum = kSmemK + kKStages * KTile::kBytes;
   static constexpr uint32_t kSmemV = kSmemSum + kConsumers * kSumBytes;
-  static constexpr uint32_t kSmemOnes = kSmemV + kVStages * kVStageBytes;  // kOnesApart
-  static constexpr uint32_t kSmemStoredV = kSmemOnes + (kFp8 && kOnesApart ? kOnes * kBlockN : 0);
-  static constexpr uint32_t kTileSlots = kSmemStoredV + (kTransposes ? kLandingStages * StoredVTile::kBytes : 0);
+  static constexpr uint32_t kSmemStoredV = kSmemV + kVStages * kVStageBytes;
+  static constexpr uint32_t kSmemOnes = kSmemStoredV + (kTransposes ? kLandingStages * StoredVTile::kBytes : 0);
+  static constexpr uint32_t kTileSlots = kSmemOnes + (kFp8 && kOnesApart ? kOnes * kBlockN : 0);
   static constexpr uint32_t kTileSlotBytes = 128;
   static constexpr uint32_t kQFull = kTileSlots + kTileStages * kTileSlotBytes;
   static constexpr uint32_t kQEmpty = kQFull + kQPlaces * 8;

@@ -52,8 +52,7 @@ ForwardInstance instance_of() {
 #ifdef TANDEM_MODEL_FP8
 template <>
 ForwardInstance fp8_forward_instance<TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>(bool transposes) {
-  constexpr bool kCanTranspose = TANDEM_MODEL_ROW < sm90::kTransposingTilesCount;
-  return transposes ? instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL, kCanTranspose>>()
+  return transposes ? instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL, true>>()
                     : instance_of<sm90::ForwardTraits<E4m3, TANDEM_MODEL_ROW, TANDEM_MODEL_GENERAL>>();
 }
 #else

@@ -19,7 +19,7 @@ struct ForwardInstance {
 // kRow and kGeneral: of sm90::ForwardTraits; dtype: bf16 or fp16. instance.cpp is compiled once for each of both.
 template <int kRow, bool kGeneral>
 ForwardInstance forward_instance(DType dtype);
-// In e4m3, whose rows are others. transposes: of the first rows.
+// In e4m3, whose rows are others.
 template <int kRow, bool kGeneral>
 ForwardInstance fp8_forward_instance(bool transposes);
 
