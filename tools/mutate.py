@@ -44,7 +44,7 @@ INSTRUCTIONS = (
 )
 FUNCTIONS = (
     r"(?:\w+\.)?(?:wait|acquire|release|take_turn|pass_turn|publish|release_by_warp|release_by_thread"
-    r"|meet|release_q|wait_landed|pass_on|take_dq_turn|pass_dq_turn|finish_turns)"
+    r"|meet|meet_at_the_end|arrive|wait_q|release_q|wait_do|release_do|wait_landed|pass_on|take_dq_turn|pass_dq_turn|finish_turns)"
 )
 CALL = re.compile(rf"(?<![\w:.>])(?:{INSTRUCTIONS}|{FUNCTIONS})(?:<[^;(){{}}]*>)?\(")
 HEADER = re.compile(r"TANDEM_(?:DEVICE|KERNEL)\b(?:\s*TANDEM_LAUNCH_BOUNDS\([^)]*\)\s)?[^;{()]*?(\w+)\(")
@@ -82,6 +82,8 @@ REASONS: dict[tuple[str, str, str], str] = {
         "write_ds",
         "`ptx::mbarrier_wait(barrier_at(Traits::kDsEmpty, ds()), step_ / 2 % 2 ^ 1);`",
     ): "P of this step has come, which consumer 0 sends once its dQ of two steps before is done.",
+    ("backward/consume_split.cuh", "begin_step", "`wait_q();` (number 2)"): "Consumer 1 reads Q for dK only, once P has "
+    "come from consumer 0, which has waited for Q; and the load thread writes the step's words before it loads dO.",
     (
         "backward/postprocess.cuh",
         "sum_dsink",
