@@ -82,8 +82,8 @@ REASONS: dict[tuple[str, str, str], str] = {
         "write_ds",
         "`ptx::mbarrier_wait(barrier_at(Traits::kDsEmpty, ds()), step_ / 2 % 2 ^ 1);`",
     ): "P of this step has come, which consumer 0 sends once its dQ of two steps before is done.",
-    ("backward/consume_split.cuh", "begin_step", "`wait_q();` (number 2)"): "Consumer 1 reads Q for dK only, once P has "
-    "come from consumer 0, which has waited for Q; and the load thread writes the step's words before it loads dO.",
+    ("backward/consume_split.cuh", "begin_step", "`wait_q();` (number 2)"): "Consumer 1 reads Q for dK only, once P "
+    "has come from consumer 0, which has waited for Q; and the load thread writes the step's words before it loads dO.",
     (
         "backward/postprocess.cuh",
         "sum_dsink",
