@@ -8,8 +8,11 @@ namespace {
 
 using optest::Problem;
 
-DType element_type(const Problem& p) {
-  return p.dtype == TANDEM_BF16 ? DType::kBf16 : DType::kFp16;
+constexpr uint8_t kNanE4m3 = 0x7f;
+constexpr int64_t kUnusedSlots = 32;  // after those of each line of V^T
+
+DType type_of(int32_t dtype) {
+  return static_cast<DType>(dtype);  // the numbers of tandem.h
 }
 
 size_t elements_of(int64_t rows, int64_t heads, int64_t headdim) {
@@ -41,7 +44,9 @@ AttentionProblem ProblemMemory::attention_problem(const optest::Inputs& inputs) 
   problem.seqlen_k = p.packed ? 0 : p.seqlen_k;
   problem.total_q = p.packed ? p.total_q : p.seqlen_q;
   problem.total_k = p.packed ? p.total_k : p.seqlen_k;
-  problem.dtype = problem.out_dtype = element_type(p);
+  problem.dtype = type_of(p.dtype);
+  problem.out_dtype = type_of(p.out_dtype);
+  problem.v_transposed = p.v_transposed;
   problem.softmax_scale = p.scale();
   problem.softcap = p.softcap;
   problem.mask.causal = p.causal;
@@ -51,7 +56,11 @@ AttentionProblem ProblemMemory::attention_problem(const optest::Inputs& inputs) 
   problem.mask.attention_chunk = p.attention_chunk;
   problem.q = upload("q", inputs.q, p.rows_q(), p.nheads_q, p.headdim);
   problem.k = upload("k", inputs.k, p.rows_k(), p.nheads_k, p.headdim);
-  problem.v = upload("v", inputs.v, p.rows_k(), p.nheads_k, p.headdim_v);
+  problem.v =
+      p.v_transposed ? upload_transposed_v(inputs.v) : upload("v", inputs.v, p.rows_k(), p.nheads_k, p.headdim_v);
+  problem.q_scale = scales("q_scale", p.q_scale, p.nheads_q);
+  problem.k_scale = scales("k_scale", p.k_scale, p.nheads_k);
+  problem.v_scale = scales("v_scale", p.v_scale, p.nheads_k);
   if (p.lo) problem.lo = intervals("lo", *p.lo);
   if (p.hi) problem.hi = intervals("hi", *p.hi);
   problem.sink = vector(global_, "sink", DType::kFp32, std::vector<float>(p.sink.begin(), p.sink.end()));
@@ -62,22 +71,55 @@ AttentionProblem ProblemMemory::attention_problem(const optest::Inputs& inputs) 
   return problem;
 }
 
-Tensor ProblemMemory::tensor(void* data, int64_t rows, int64_t heads, int64_t headdim) const {
+Tensor ProblemMemory::tensor(void* data, DType dtype, int64_t rows, int64_t heads, int64_t headdim) const {
   const int64_t batch_stride = problem_.packed ? 0 : rows / problem_.batch * heads * headdim;
-  return {data, element_type(problem_), batch_stride, heads * headdim, headdim};
+  return {data, dtype, batch_stride, heads * headdim, headdim};
 }
 
 Tensor ProblemMemory::upload(const char* name, const std::vector<double>& values, int64_t rows, int64_t heads,
                              int64_t headdim) {
-  std::vector<uint8_t> bytes(elements_of(rows, heads, headdim) * 2);
+  const DType dtype = type_of(problem_.dtype);
+  std::vector<uint8_t> bytes(elements_of(rows, heads, headdim) * static_cast<size_t>(dtype_bytes(dtype)));
   for (size_t i = 0; i < values.size(); ++i) {
     optest::store(bytes.data(), problem_.dtype, static_cast<int64_t>(i), values[i]);
   }
-  return tensor(global_.upload_bytes(name, bytes.data(), bytes.size()), rows, heads, headdim);
+  return tensor(global_.upload_bytes(name, bytes.data(), bytes.size()), dtype, rows, heads, headdim);
+}
+
+Tensor ProblemMemory::upload_transposed_v(const std::vector<double>& values) {
+  const Problem& p = problem_;
+  const int64_t slots = p.stored_v_shape().back();
+  const int64_t stride = slots + kUnusedSlots;
+  const int64_t entries = p.packed ? 1 : p.batch;
+  std::vector<uint8_t> bytes(elements_of(entries * p.nheads_k, p.headdim_v, stride), kNanE4m3);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t index = p.stored_v_index(static_cast<int64_t>(i));
+    if (index >= 0) optest::store(bytes.data(), p.dtype, index / slots * stride + index % slots, values[i]);
+  }
+  const int64_t head_stride = p.headdim_v * stride;
+  const int64_t batch_stride = p.packed ? 0 : p.nheads_k * head_stride;
+  return {global_.upload_bytes("v", bytes.data(), bytes.size()), type_of(p.dtype), batch_stride, stride, head_stride};
+}
+
+Scales ProblemMemory::scales(const char* name, const std::optional<optest::ScaleSet>& given, int64_t nheads) {
+  if (!given) return {};
+  Scales result;
+  result.data = global_.upload(name, std::vector<float>(given->values.begin(), given->values.end()));
+  result.dtype = DType::kFp32;
+  if (given->ndim > 1) {
+    result.batch_stride = given->heads * given->blocks;
+    result.head_stride = given->blocks;
+    result.block_stride = given->blocks > 1 ? 1 : 0;
+    result.heads_per_scale = nheads / given->heads;
+    result.blocks = given->blocks;
+  }
+  return result;
 }
 
 Tensor ProblemMemory::allocate(const char* name, int64_t rows, int64_t heads, int64_t headdim) {
-  return tensor(global_.allocate(name, elements_of(rows, heads, headdim) * 2), rows, heads, headdim);
+  const DType dtype = type_of(problem_.out_dtype);
+  const size_t bytes = elements_of(rows, heads, headdim) * static_cast<size_t>(dtype_bytes(dtype));
+  return tensor(global_.allocate(name, bytes), dtype, rows, heads, headdim);
 }
 
 RowTensor ProblemMemory::row_tensor(void* data) const {
@@ -103,9 +145,11 @@ RowTensor ProblemMemory::intervals(const char* name, const optest::Intervals& gi
 std::vector<double> ProblemMemory::values_of(const Tensor& tensor, int64_t rows, int64_t heads, int64_t headdim,
                                              std::string& unwritten) const {
   std::vector<double> values(elements_of(rows, heads, headdim));
-  note_unwritten(global_.unwritten(tensor.data, values.size() * 2), unwritten);
+  note_unwritten(global_.unwritten(tensor.data, values.size() * static_cast<size_t>(dtype_bytes(tensor.dtype))),
+                 unwritten);
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = optest::load(static_cast<const uint8_t*>(tensor.data), problem_.dtype, static_cast<int64_t>(i));
+    values[i] = optest::load(static_cast<const uint8_t*>(tensor.data), static_cast<int32_t>(tensor.dtype),
+                             static_cast<int64_t>(i));
   }
   return values;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,8 @@
 
 namespace tandem::model {
 
-// Tensors of a 16-bit problem of the operator tests, contiguous in the model's global memory.
+// Tensors of a problem of the operator tests, 16-bit or e4m3, in the model's global memory: contiguous, but for V^T,
+// which has unused slots, and NaN in all slots without a key.
 class ProblemMemory {
  public:
   ProblemMemory(GlobalMemory& global, const optest::Problem& problem) : global_(global), problem_(problem) {}
@@ -17,8 +19,9 @@ class ProblemMemory {
   // The problem with all that forward and backward both read.
   AttentionProblem attention_problem(const optest::Inputs& inputs);
 
-  // Of q's, out's, k's or v's shape, by rows of all sequences, heads and columns.
+  // Of q's, k's or v's shape and type, by rows of all sequences, heads and columns.
   Tensor upload(const char* name, const std::vector<double>& values, int64_t rows, int64_t heads, int64_t headdim);
+  // Of out's type.
   Tensor allocate(const char* name, int64_t rows, int64_t heads, int64_t headdim);
   // Of lse's shape.
   RowTensor upload_row_values(const char* name, const std::vector<double>& values);
@@ -31,7 +34,9 @@ class ProblemMemory {
 
  private:
   RowTensor row_tensor(void* data) const;
-  Tensor tensor(void* data, int64_t rows, int64_t heads, int64_t headdim) const;
+  Tensor tensor(void* data, DType dtype, int64_t rows, int64_t heads, int64_t headdim) const;
+  Tensor upload_transposed_v(const std::vector<double>& values);
+  Scales scales(const char* name, const std::optional<optest::ScaleSet>& given, int64_t nheads);
   RowTensor intervals(const char* name, const optest::Intervals& given);
 
   GlobalMemory& global_;

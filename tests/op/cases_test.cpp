@@ -321,7 +321,8 @@ TEST_P(Cases, C49_StridesOfAxesOfSizeOne) {
   problem.gradient_layout.huge_strides_on_ones = true;
   expect_same_bits(contiguous, repeatable(problem, inputs));
   problem.k_layout = problem.v_layout = {};
-  problem.k_layout.broadcast = problem.v_layout.broadcast = {2};  // stride 0
+  problem.k_layout.broadcast = {2};  // stride 0 on the axis of heads
+  problem.v_layout.broadcast = {problem.v_transposed ? 1 : 2};
   expect_same_bits(contiguous, repeatable(problem, inputs));
 }
 

@@ -6,10 +6,13 @@
 
 namespace tandem::optest {
 
+// How a kernel sums products of e4m3 numbers.
+enum class Fp8Sums { kInFp32, kByTensorCores };
+
 // Empty if the results are within the contract's tolerance [16] of the oracle's, and exact where it demands that [5,
 // 8]; else a sentence. Gradients are compared if the results hold any.
 std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, const Results& results,
-                                const Results& oracle);
+                                const Results& oracle, Fp8Sums sums = Fp8Sums::kInFp32);
 
 // The oracle of a backend: for the reference, the tests' own dense attention; for all others, the reference in fp64.
 Results oracle_for(int32_t backend, const Problem& problem, const Inputs& inputs, bool gradients);

@@ -5,9 +5,12 @@
 #include <limits>
 
 #include "float_types.h"
+#include "tensor_core_sum.h"
 
 namespace tandem::optest {
 namespace {
+
+constexpr int64_t kScaleRows = 128;  // of a block with a scale of its own
 
 template <typename Real>
 Real rounded(int32_t dtype, Real value) {
@@ -38,9 +41,13 @@ class Head {
       const Real lse = softmax(i);
       results.lse[static_cast<size_t>(problem_.lse_index(b_, h_, i))] = static_cast<double>(lse);
       Real* out = &out_[static_cast<size_t>(i * problem_.headdim_v)];
-      for (int64_t n = 0; n < span_.k_len; ++n) {
-        const int64_t j = nth(n, span_.k_len);
-        if (mask_[at(i, j)]) add_scaled(out, p_[at(i, j)], &inputs_.v[v_index(j)], problem_.headdim_v);
+      if (rounding_.stored != nullptr) {
+        multiply_by_tensor_cores(i, out);
+      } else {
+        for (int64_t n = 0; n < span_.k_len; ++n) {
+          const int64_t j = nth(n, span_.k_len);
+          if (mask_[at(i, j)]) add_scaled(out, p_[at(i, j)], &inputs_.v[v_index(j)], problem_.headdim_v);
+        }
       }
       for (int64_t c = 0; c < problem_.headdim_v; ++c) {
         out[c] = rounded(rounding_.out, out[c]);
@@ -118,9 +125,47 @@ class Head {
     const Real cap = static_cast<Real>(problem_.softcap);
     for (int64_t j = 0; j < span_.k_len; ++j) {
       if (!mask_[at(i, j)]) continue;
-      const Real product = dot(&inputs_.q[q_index(i)], &inputs_.k[k_index(j)], problem_.headdim, rounding_.order);
+      const Real product = rounding_.stored != nullptr
+                               ? tensor_core_product(i, j)
+                               : dot(&inputs_.q[q_index(i)], &inputs_.k[k_index(j)], problem_.headdim, rounding_.order);
       const Real s = rounded(rounding_.scores, static_cast<Real>(problem_.scale()) * product);
       scores_[at(i, j)] = cap > 0 ? cap * std::tanh(s / cap) : s;
+    }
+  }
+
+  double scale_of(const std::optional<ScaleSet>& scales, int64_t head, int64_t nheads, int64_t row) const {
+    return scales ? scales->at(b_, head, nheads, row) : 1;
+  }
+
+  Real tensor_core_product(int64_t i, int64_t j) const {
+    const double* q = &rounding_.stored->q[q_index(i)];
+    const double* k = &rounding_.stored->k[k_index(j)];
+    const double sum =
+        tensor_core_sum(problem_.headdim, [&](int64_t c) { return q[c]; }, [&](int64_t c) { return k[c]; });
+    return static_cast<Real>(sum * scale_of(problem_.q_scale, h_, problem_.nheads_q, i) *
+                             scale_of(problem_.k_scale, head_k(), problem_.nheads_k, j));
+  }
+
+  // O of row i. An accumulator holds no two blocks that have scales of their own.
+  void multiply_by_tensor_cores(int64_t i, Real* out) const {
+    const double unit = rounding_.p_unit * static_cast<double>(row_sum_);
+    const int64_t keys = problem_.v_scale && problem_.v_scale->blocks > 1 ? kScaleRows : kTensorCoreKeys;
+    std::vector<double> p8(static_cast<size_t>(span_.k_len));
+    for (int64_t j = 0; j < span_.k_len; ++j) {
+      if (!mask_[at(i, j)]) continue;
+      p8[static_cast<size_t>(j)] = round_to(rounding_.probabilities, static_cast<double>(p_[at(i, j)]) * unit);
+    }
+    for (int64_t first = 0; first < span_.k_len; first += keys) {
+      const double scale = scale_of(problem_.v_scale, head_k(), problem_.nheads_k, first);
+      const double* p = &p8[static_cast<size_t>(first)];
+      const double* v = &rounding_.stored->v[v_index(first)];
+      const int64_t step = problem_.nheads_k * problem_.headdim_v;
+      for (int64_t c = 0; c < problem_.headdim_v; ++c) {
+        const double sum = tensor_core_sum(
+            std::min(keys, span_.k_len - first), [&](int64_t n) { return p[n]; },
+            [&](int64_t n) { return mask_[at(i, first + n)] ? v[n * step + c] : 0; });
+        out[c] += static_cast<Real>(sum * scale / unit);
+      }
     }
   }
 
@@ -147,6 +192,7 @@ class Head {
       const int64_t j = nth(n, span_.k_len);
       if (mask_[at(i, j)]) sum += std::exp(scores_[at(i, j)] - largest);
     }
+    row_sum_ = sum;
     for (int64_t j = 0; j < span_.k_len; ++j) {
       if (mask_[at(i, j)]) p_[at(i, j)] = rounded_p(std::exp(scores_[at(i, j)] - largest), sum);
     }
@@ -194,6 +240,7 @@ class Head {
   Matrix scores_;
   Matrix p_;
   Matrix out_;  // (q_len, headdim_v)
+  Real row_sum_ = 0;
 };
 
 }  // namespace

@@ -12,7 +12,9 @@ constexpr int kSumOrders = 6;
 // stored in, off by `lse_ulps` units in its last place, from which the backward takes P = exp(S - LSE) again;
 // TANDEM_DTYPE_NONE: P is the forward's. `order`: one of kSumOrders orders of every sum over keys, rows or columns.
 // delta is summed in the next one: dP, which it is subtracted from, is another kernel's sum. `p_unit`: what the largest
-// P of a row is multiplied by before it is rounded; 0: P is normalised first.
+// P of a row is multiplied by before it is rounded; 0: P is normalised first. `stored`: with a p_unit, the values that
+// the inputs are stored as, of which the fp8 tensor cores then make q.k and P V (tensor_core_sum.h); null: no such
+// sums.
 struct Rounding {
   int32_t scores = TANDEM_DTYPE_NONE;
   int32_t probabilities = TANDEM_DTYPE_NONE;
@@ -21,6 +23,7 @@ struct Rounding {
   int lse_ulps = 0;
   int order = 0;
   double p_unit = 0;
+  const Inputs* stored = nullptr;
 };
 
 // Forward, and with `gradients` backward too, computed in Real (float, double or long double).

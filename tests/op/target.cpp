@@ -11,6 +11,7 @@ Problem fitted(Problem problem, const Target& target) {
   problem.lse_dtype = TANDEM_FP32;
   problem.headdim = target.headdim;
   problem.headdim_v = target.headdim_v;
+  problem.v_transposed = target.v_in_slots;
   return problem;
 }
 

@@ -18,6 +18,7 @@ struct Target {
   int32_t dtype = TANDEM_DTYPE_NONE;
   int64_t headdim = 0;
   int64_t headdim_v = 0;
+  bool v_in_slots = false;    // of e4m3, V comes as V^T
   bool fp32_results = true;   // it writes O of 16-bit inputs in fp32 too
   bool broadcasts = true;     // it reads inputs with strides of 0 in place
   bool deterministic = true;  // it can give gradients of the same bits on every run

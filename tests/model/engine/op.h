@@ -32,7 +32,7 @@ enum class Op {
   kElect,
   kWarpIndex,
   kShuffle,
-  kVote,
+  kVote,  // left out, nobody is for it
   kWarpSync,
   kLdmatrix,
   kStmatrix,

@@ -67,6 +67,7 @@ uint32_t shuffle(uint32_t value, int source_lane, Site site) {
 
 uint32_t ballot(bool predicate, Site site) {
   const auto& predicates = exchange(Op::kVote, predicate ? 1 : 0, site);
+  if (Machine::current().judge(Op::kVote, {}, site).times == 0) return 0;
   const int size = Machine::current().self().warp->size;
   uint32_t bits = 0;
   for (int lane = 0; lane < size; ++lane) bits |= predicates[lane] << lane;

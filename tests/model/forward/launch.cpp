@@ -57,7 +57,8 @@ Launch prepare_launch(const sm90::ForwardPlan& plan, bool packed) {
 
 }  // namespace
 
-ForwardRun run_forward(const Problem& problem, const optest::Inputs& inputs, int blocks, const Options& options) {
+ForwardRun run_forward(const Problem& problem, const optest::Inputs& inputs, int blocks, const Options& options,
+                       const std::function<void(sm90::ForwardParams&)>& change) {
   Machine machine(options);
   ProblemMemory memory(machine.global(), problem);
   AttentionProblem attention = memory.attention_problem(inputs);
@@ -78,6 +79,7 @@ ForwardRun run_forward(const Problem& problem, const optest::Inputs& inputs, int
   params.k = machine.encode(plan.k);
   params.v = machine.encode(plan.v);
   params.out = machine.encode(plan.out);
+  if (change) change(params);
   Launch launch;
   launch.blocks = static_cast<int>(min_of(int64_t{blocks}, plan.max_tiles));
   launch.threads = instance.threads;
@@ -96,8 +98,10 @@ ForwardRun run_forward(const Problem& problem, const optest::Inputs& inputs, int
 std::string fault_of(const Problem& problem, const optest::Inputs& inputs, const ForwardRun& run) {
   if (run.result.report) return run.result.text();
   if (!run.unwritten.empty()) return run.unwritten + " was not written";
+  const optest::Inputs real = optest::real_inputs(problem, inputs);
   return optest::compare_with_oracle(problem, inputs, run.outputs,
-                                     optest::dense_attention<double>(problem, inputs, false));
+                                     optest::dense_attention<double>(problem, real, false),
+                                     optest::Fp8Sums::kByTensorCores);
 }
 
 }  // namespace tandem::model

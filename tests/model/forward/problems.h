@@ -11,19 +11,21 @@
 // Attention problems for the forward, in terms of an instance's tiles.
 namespace tandem::model {
 
-// One instance of the forward kernel: a row of sm90::kForwardTiles and an element type.
+// One instance of the forward kernel: an element type, and a row of its tuning table.
 struct InstanceId {
   int row = 0;
   int32_t dtype = TANDEM_BF16;
+  bool v_in_slots = false;  // e4m3: V comes as V^T, and is not transposed by the kernel
 
-  const sm90::ForwardTiles& tiles() const { return sm90::kForwardTiles[row]; }
+  bool is_fp8() const { return dtype == TANDEM_E4M3; }
+  sm90::ForwardTiles tiles() const { return sm90::forward_tiles(is_fp8(), row, false); }
   int block_m() const { return tiles().consumers * 64; }
   int block_n() const { return tiles().block_n; }
-  std::string name() const;  // "bf16_192_128"
+  std::string name() const;  // "bf16_192_128", "e4m3_64_slots"
 };
 std::vector<InstanceId> forward_instances(int32_t dtype);
 
-// Of the instance's own head dims.
+// Of the instance's own head dims. In e4m3, O is bf16.
 optest::Problem dense_problem(const InstanceId& instance, int64_t seqlen_q, int64_t seqlen_k, int64_t nheads = 1);
 
 // packed_with_gaps() of the instance's own head dims.
