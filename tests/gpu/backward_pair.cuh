@@ -55,18 +55,21 @@ __device__ inline HeadRow head_row(const DeviceView& view, const Unit& unit, int
 }
 
 __device__ inline const uint16_t* q_row(const DeviceView& view, int64_t sequence, const HeadRow& at) {
-  return view.q + view.q_at.at(view.packed ? 0 : sequence, view.sequences[sequence].q_begin + at.row, at.head);
+  return static_cast<const uint16_t*>(view.q) +
+         view.q_at.at(view.packed ? 0 : sequence, view.sequences[sequence].q_begin + at.row, at.head);
 }
 __device__ inline const uint16_t* dout_row(const DeviceView& view, int64_t sequence, const HeadRow& at) {
   return view.dout + view.out_at.at(view.packed ? 0 : sequence, view.sequences[sequence].q_begin + at.row, at.head);
 }
 __device__ inline const uint16_t* k_row(const DeviceView& view, const Unit& unit, int64_t key) {
   const int64_t entry = view.packed ? 0 : unit.sequence;
-  return view.k + view.k_at.at(entry, view.sequences[unit.sequence].k_begin + key, unit.head_k);
+  return static_cast<const uint16_t*>(view.k) +
+         view.k_at.at(entry, view.sequences[unit.sequence].k_begin + key, unit.head_k);
 }
 __device__ inline const uint16_t* v_row(const DeviceView& view, const Unit& unit, int64_t key) {
   const int64_t entry = view.packed ? 0 : unit.sequence;
-  return view.v + view.v_at.at(entry, view.sequences[unit.sequence].k_begin + key, unit.head_k);
+  return static_cast<const uint16_t*>(view.v) +
+         view.v_at.at(entry, view.sequences[unit.sequence].k_begin + key, unit.head_k);
 }
 
 // A product of two 16-bit numbers is exact in fp32.

@@ -9,12 +9,42 @@
 #include <thread>
 #include <type_traits>
 
+#include "float_types.h"
 #include "oracle.h"
 
 namespace tandem::gpu_test {
 namespace {
 
 constexpr int64_t kGuardRows = 3;
+constexpr int64_t kUnusedSlots = 32;  // after those of each line of V^T
+
+tandem_tensor scale_tensor(const std::optional<optest::ScaleSet>& scales, const PoolBuffer& values) {
+  tandem_tensor result = {};
+  if (!scales) return result;
+  const int64_t shape[] = {scales->ndim == 1 ? 1 : scales->batch, scales->heads, scales->blocks};
+  result.data = values.as<void>();
+  result.dtype = TANDEM_FP32;
+  result.ndim = scales->ndim;
+  int64_t stride = 1;
+  for (int axis = result.ndim; axis-- > 0;) {
+    result.shape[axis] = shape[axis];
+    result.stride[axis] = stride;
+    stride *= shape[axis];
+  }
+  return result;
+}
+
+ScaleView scale_view(const std::optional<optest::ScaleSet>& scales, const PoolBuffer& values, int64_t nheads) {
+  ScaleView view;
+  if (!scales) return view;
+  view.values = values.as<float>();
+  if (scales->ndim == 1) return view;
+  view.batch_stride = scales->heads * scales->blocks;
+  view.head_stride = scales->blocks;
+  view.heads_per_scale = nheads / scales->heads;
+  view.blocks = scales->blocks;
+  return view;
+}
 
 Placement placed(int64_t batch, int64_t rows, int64_t heads, int64_t columns, bool head_major) {
   Placement place;
@@ -83,20 +113,22 @@ DeviceProblem::DeviceProblem(const optest::Problem& problem, const Fill& fill, b
   view_.k_at = placed(entries, rows_k, problem.nheads_k, problem.headdim, head_major);
   view_.v_at = placed(entries, rows_k, problem.nheads_k, problem.headdim_v, head_major);
   view_.out_at = placed(entries, rows_q, problem.nheads_q, problem.headdim_v, head_major);
-  q_ = PoolBuffer(static_cast<size_t>(view_.q_at.elements) * 2);
-  k_ = PoolBuffer(static_cast<size_t>(view_.k_at.elements) * 2);
-  v_ = PoolBuffer(static_cast<size_t>(view_.v_at.elements) * 2);
+  const int64_t bytes = optest::element_bytes(problem.dtype);
+  q_ = PoolBuffer(static_cast<size_t>(view_.q_at.elements * bytes));
+  k_ = PoolBuffer(static_cast<size_t>(view_.k_at.elements * bytes));
+  v_ = PoolBuffer(static_cast<size_t>(view_.v_at.elements * bytes));
+  if (problem.v_transposed) v_slots_ = PoolBuffer(static_cast<size_t>(slot_lines() * slot_stride()));
   const size_t out_bytes = problem.out_dtype == TANDEM_FP32 ? 4 : 2;
   out_ = PoolBuffer(static_cast<size_t>(view_.out_at.elements) * out_bytes);
   const size_t lse_count = static_cast<size_t>(entries * rows_q * problem.nheads_q);
   if (problem.with_lse) lse_ = GuardedBuffer(lse_count * sizeof(float));
-  view_.q = q_.as<uint16_t>();
-  view_.k = k_.as<uint16_t>();
-  view_.v = v_.as<uint16_t>();
+  view_.q = q_.as<void>();
+  view_.k = k_.as<void>();
+  view_.v = v_.as<void>();
   view_.out = out_.as<void>();
   view_.lse = lse_.as<float>();
   set_problem(problem);
-  fill_inputs(view_, fill);
+  fill_all();
   const auto scratch_for = [&](auto params, auto ask) {
     fill_params(params, nullptr);
     return make_workspace(params, ask);
@@ -136,6 +168,14 @@ void DeviceProblem::set_problem(const optest::Problem& problem) {
   update(sequences_, ranges);
   const std::vector<float> sink(problem.sink.begin(), problem.sink.end());
   update(sink_, sink);
+  const auto update_scales = [&](PoolBuffer& buffer, const std::optional<optest::ScaleSet>& scales, int64_t nheads) {
+    const std::vector<double> given = scales ? scales->values : std::vector<double>();
+    update(buffer, std::vector<float>(given.begin(), given.end()));
+    return scale_view(scales, buffer, nheads);
+  };
+  view_.q_scale = update_scales(q_scale_, problem.q_scale, problem.nheads_q);
+  view_.k_scale = update_scales(k_scale_, problem.k_scale, problem.nheads_k);
+  view_.v_scale = update_scales(v_scale_, problem.v_scale, problem.nheads_k);
 
   view_.packed = problem.packed;
   view_.batch = problem.batch;
@@ -161,8 +201,38 @@ void DeviceProblem::set_problem(const optest::Problem& problem) {
 void DeviceProblem::change(const optest::Problem& problem, const Fill& fill) {
   fill_ = fill;
   set_problem(problem);
-  fill_inputs(view_, fill);
+  fill_all();
   poison_results();
+}
+
+void DeviceProblem::fill_all() const {
+  fill_inputs(view_, fill_);
+  if (!problem_.v_transposed) return;
+  v_slots_.fill(0x7f);  // NaN
+  transpose_v(view_, v_slots_.as<uint8_t>(), slot_stride());
+}
+
+int64_t DeviceProblem::slot_lines() const {
+  return (problem_.packed ? 1 : problem_.batch) * problem_.nheads_k * problem_.headdim_v;
+}
+int64_t DeviceProblem::slot_stride() const {
+  return problem_.stored_v_shape().back() + kUnusedSlots;
+}
+
+tandem_tensor DeviceProblem::v_tensor() const {
+  if (!problem_.v_transposed) return tensor(view_.v, view_.v_at, problem_.dtype);
+  tandem_tensor result = {};
+  result.data = v_slots_.as<void>();
+  result.dtype = problem_.dtype;
+  const optest::Shape shape = problem_.stored_v_shape();
+  result.ndim = static_cast<int32_t>(shape.size());
+  int64_t stride = 1;
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    result.shape[axis] = shape[axis];
+    result.stride[axis] = stride;
+    stride *= axis + 1 == shape.size() ? slot_stride() : shape[axis];
+  }
+  return result;
 }
 
 void DeviceProblem::poison_results() const {
@@ -174,7 +244,7 @@ void DeviceProblem::poison_results() const {
 
 tandem_tensor DeviceProblem::tensor(const void* data, const Placement& place, int32_t dtype) const {
   tandem_tensor result = {};
-  const int64_t bytes = dtype == TANDEM_FP32 ? 4 : 2;
+  const int64_t bytes = optest::element_bytes(dtype);
   result.data = const_cast<char*>(static_cast<const char*>(data)) + place.first * bytes;
   result.dtype = dtype;
   std::vector<int64_t> shape = {place.rows, place.heads, place.columns};
@@ -226,7 +296,7 @@ void DeviceProblem::fill_params(Params& params, cudaStream_t stream) const {
   params.exec.deterministic = p.deterministic;
   params.q = tensor(view_.q, view_.q_at, p.dtype);
   params.k = tensor(view_.k, view_.k_at, p.dtype);
-  params.v = tensor(view_.v, view_.v_at, p.dtype);
+  params.v = v_tensor();
   params.out = tensor(view_.out, view_.out_at, p.out_dtype);
   params.lse = lse_tensor(view_.lse);
   params.sink = sink_tensor(sink_.as<float>());
@@ -243,6 +313,12 @@ void DeviceProblem::fill_params(Params& params, cudaStream_t stream) const {
   params.has_softmax_scale = p.softmax_scale.has_value();
   params.softmax_scale = p.softmax_scale.value_or(0);
   params.softcap = p.softcap;
+  if constexpr (std::is_same_v<Params, tandem_forward_params> || std::is_same_v<Params, tandem_varlen_forward_params>) {
+    params.q_scale = scale_tensor(p.q_scale, q_scale_);
+    params.k_scale = scale_tensor(p.k_scale, k_scale_);
+    params.v_scale = scale_tensor(p.v_scale, v_scale_);
+    params.v_transposed = p.v_transposed;
+  }
   if constexpr (std::is_same_v<Params, tandem_varlen_forward_params> ||
                 std::is_same_v<Params, tandem_varlen_backward_params>) {
     params.cu_seqlens_q = int32_vector(cu_seqlens_q_);

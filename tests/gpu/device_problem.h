@@ -48,11 +48,16 @@ class DeviceProblem {
 
  private:
   void set_problem(const optest::Problem& problem);
+  void fill_all() const;
+  // V^T.
+  int64_t slot_lines() const;
+  int64_t slot_stride() const;
+  tandem_tensor v_tensor() const;
 
   optest::Problem problem_;
   Fill fill_;
   DeviceView view_;
-  PoolBuffer q_, k_, v_, out_;
+  PoolBuffer q_, k_, v_, v_slots_, out_, q_scale_, k_scale_, v_scale_;
   GuardedBuffer lse_, workspace_;
   PoolBuffer sequences_, sink_, lo_, hi_, cu_seqlens_q_, cu_seqlens_k_, seqused_q_, seqused_k_;
 };

@@ -58,6 +58,19 @@ struct IntervalView {
   int64_t batch_stride = 0, head_stride = 0;
 };
 
+// Of fp8: (batch, heads, blocks of 128 rows); axes that are not there have stride 0.
+struct ScaleView {
+  const float* values = nullptr;  // nullptr: all are 1
+  int64_t batch_stride = 0, head_stride = 0;
+  int64_t heads_per_scale = 1, blocks = 1;
+
+  TANDEM_TEST_HD double at(int64_t sequence, int64_t head, int64_t row) const {
+    if (values == nullptr) return 1;
+    const int64_t block = row / 128 < blocks ? row / 128 : blocks - 1;
+    return values[sequence * batch_stride + head / heads_per_scale * head_stride + block];
+  }
+};
+
 struct DeviceView {
   bool packed = false;
   int64_t batch = 0;  // sequences
@@ -71,10 +84,11 @@ struct DeviceView {
   const float* sink = nullptr;  // nullptr: absent
   double scale = 1, softcap = 0;
 
-  uint16_t *q = nullptr, *k = nullptr, *v = nullptr;
+  void *q = nullptr, *k = nullptr, *v = nullptr;  // of dtype
   void* out = nullptr;
   float* lse = nullptr;
   Placement q_at, k_at, v_at, out_at;
+  ScaleView q_scale, k_scale, v_scale;
 
   // Of the backward: dout lies as out does, dlse as lse, and gradients as what they are the gradients of.
   uint16_t* dout = nullptr;

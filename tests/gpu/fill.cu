@@ -11,7 +11,18 @@ namespace {
 
 enum class Role : int { kQ, kK, kV };
 
-// What the scores get on top, by the key: Q's column 0 is 1, K's holds this over the scale.
+// e4m3 has no number beyond 448: what would be is brought down to it.
+__device__ double within_range(int32_t dtype, double value) {
+  if (dtype != TANDEM_E4M3 || !(fabs(value) < INFINITY)) return value;
+  return fmin(fmax(value, -448.0), 448.0);
+}
+
+// Of Q's column 0 where scores get something on top.
+__device__ double score_query(const DeviceView& view) {
+  return view.dtype == TANDEM_E4M3 ? 16 : 1;
+}
+
+// What the scores get on top, by the key: K's column 0 holds this over the scale and score_query().
 __device__ double key_score(const Fill& fill, int64_t j, int64_t keys) {
   const double place = static_cast<double>(j) / static_cast<double>(keys);
   switch (fill.pattern) {
@@ -33,9 +44,10 @@ __device__ double input_value(const DeviceView& view, const Fill& fill, Role rol
   if (fill.pattern == Pattern::kPeaked) return role == Role::kQ ? 12 * value : value;
   if (fill.pattern == Pattern::kHuge) return 150 * value;
   if (fill.pattern == Pattern::kNormal || column > 0) return value;
-  if (role == Role::kQ) return 1;
+  if (role == Role::kQ) return score_query(view);
   const double scale = fabs(view.scale) < 1e-3 ? 1 : view.scale;
-  return fmin(fmax(key_score(fill, position, view.sequences[sequence].k_len) / scale, -60000.0), 60000.0);
+  const double score = key_score(fill, position, view.sequences[sequence].k_len);
+  return fmin(fmax(score / (scale * score_query(view)), -60000.0), 60000.0);
 }
 
 // seen: for each row of keys and key head, does any row see it?
@@ -57,7 +69,7 @@ __global__ void seen_kernel(DeviceView view, uint8_t* seen) {
 __global__ void fill_kernel(DeviceView view, Fill fill, Role role, const uint8_t* seen) {
   const bool of_keys = role != Role::kQ;
   const Placement& place = role == Role::kQ ? view.q_at : role == Role::kK ? view.k_at : view.v_at;
-  uint16_t* const buffer = role == Role::kQ ? view.q : role == Role::kK ? view.k : view.v;
+  void* const buffer = role == Role::kQ ? view.q : role == Role::kK ? view.k : view.v;
   const double poison = fill.infinite_poison ? INFINITY : NAN;
   for (int64_t element = first_index(); element < place.elements; element += index_step()) {
     const Coordinates at = locate(place, element);
@@ -73,7 +85,7 @@ __global__ void fill_kernel(DeviceView view, Fill fill, Role role, const uint8_t
         if (wild) value = wild_value(fill.seed, static_cast<uint64_t>(row * 64 + at.head), value);
       }
     }
-    buffer[element] = to_16bit(view.dtype, round_to_16bit(view.dtype, value));
+    set_input_element(view.dtype, buffer, element, round_to_input(view.dtype, within_range(view.dtype, value)));
   }
 }
 
@@ -119,6 +131,36 @@ int64_t counted(const PoolBuffer& counter) {
 }
 
 }  // namespace
+
+namespace {
+
+// Place of key `key` of a sequence among the slots of V^T, as tandem.h has it.
+__device__ int64_t slot_of(int64_t key) {
+  const int64_t in_group = key % 16;
+  return key - in_group + 4 * (in_group % 8 / 2) + 2 * (in_group / 8) + in_group % 2;
+}
+
+__global__ void transpose_kernel(DeviceView view, uint8_t* out, int64_t slots) {
+  const Placement& place = view.v_at;
+  for (int64_t element = first_index(); element < place.elements; element += index_step()) {
+    const Coordinates at = locate(place, element);
+    if (at.batch < 0) continue;
+    const RowPlace owner = place_of_row(view, at.batch * place.rows + at.row, true);
+    if (owner.sequence < 0) continue;
+    const int64_t begin = view.sequences[owner.sequence].k_begin;
+    const int64_t first = view.packed ? 16 * (begin / 16 + owner.sequence) : 0;
+    const int64_t line = (at.batch * view.nheads_k + at.head) * view.headdim_v + at.column;
+    out[line * slots + first + slot_of(owner.position)] = static_cast<const uint8_t*>(view.v)[element];
+  }
+}
+
+}  // namespace
+
+void transpose_v(const DeviceView& view, uint8_t* out, int64_t slots) {
+  transpose_kernel<<<kFillBlocks, kFillThreads>>>(view, out, slots);
+  TANDEM_CHECK_CUDA(cudaGetLastError());
+  TANDEM_CHECK_CUDA(cudaDeviceSynchronize());
+}
 
 void fill_inputs(const DeviceView& view, const Fill& fill) {
   const PoolBuffer seen(static_cast<size_t>(view.rows_k() * view.nheads_k));

@@ -48,6 +48,10 @@ TANDEM_TEST_HD inline bool is_wild(const Fill& fill, int64_t sequence, int64_t h
 // Fills q, k and v. Guards, rows that belong to no sequence and keys that no row sees are poisoned.
 void fill_inputs(const DeviceView& view, const Fill& fill);
 
+// V^T of e4m3: (batch, heads, headdim_v, slots), in which `slots` are apart. Only keys that a sequence uses are
+// written.
+void transpose_v(const DeviceView& view, uint8_t* out, int64_t slots);
+
 // How many elements of a buffer's guard, filled with bytes 0xff, have been changed. element_bytes: 2 or 4.
 int64_t count_changed_guards(const Placement& place, const void* buffer, int element_bytes);
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "device_problem.h"
+#include "fp8_scales.h"
 #include "graph.h"
 #include "masks.h"
 #include "op_targets.h"
@@ -35,6 +36,7 @@ class Behaviour : public testing::TestWithParam<Target> {
       problems.push_back(problems[n]);
       add_intervals(problems.back(), true, true, 6);
     }
+    for (size_t n = 0; n < problems.size(); ++n) vary_fp8(problems[n], n);
     return problems;
   }
 };

@@ -20,7 +20,8 @@ inline bool is_16_byte_grid(int32_t dtype, const optest::Shape& shape, const opt
 
 inline bool is_forward_addressable(const optest::Problem& p) {
   return is_16_byte_grid(p.dtype, p.q_shape(), p.q_layout) && is_16_byte_grid(p.dtype, p.k_shape(), p.k_layout) &&
-         is_16_byte_grid(p.dtype, p.v_shape(), p.v_layout) && is_16_byte_grid(p.out_dtype, p.out_shape(), p.out_layout);
+         is_16_byte_grid(p.dtype, p.stored_v_shape(), p.v_layout) &&
+         is_16_byte_grid(p.out_dtype, p.out_shape(), p.out_layout);
 }
 
 inline bool is_backward_addressable(const optest::Problem& p) {
@@ -28,6 +29,10 @@ inline bool is_backward_addressable(const optest::Problem& p) {
          is_16_byte_grid(p.dtype, p.q_shape(), p.gradient_layout) &&
          is_16_byte_grid(p.dtype, p.k_shape(), p.gradient_layout) &&
          is_16_byte_grid(p.dtype, p.v_shape(), p.gradient_layout);
+}
+
+inline bool is_in_fp8_domain(const optest::Problem& p) {
+  return p.dtype == TANDEM_E4M3 && p.out_dtype != TANDEM_FP32 && p.headdim % 16 == 0 && p.headdim_v % 16 == 0;
 }
 
 inline bool is_in_domain(const optest::Problem& p) {

@@ -18,6 +18,10 @@ constexpr HeadDims kInstances[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {
 constexpr HeadDims kInside[] = {{8, 8},     {40, 40},   {72, 72},  {80, 80},  {120, 120},
                                 {136, 136}, {200, 200}, {64, 256}, {256, 64}, {136, 72}};
 
+// The same of e4m3, whose head dims are multiples of 16.
+constexpr HeadDims kFp8Instances[] = {{64, 64}, {128, 128}, {192, 192}, {256, 256}};
+constexpr HeadDims kFp8Inside[] = {{16, 16}, {48, 48}, {96, 96}, {112, 112}, {64, 128}, {144, 144}, {256, 80}};
+
 // The instances of the backward kernel whose refusal is a fault.
 constexpr const char* kShippedBackward = "all";
 
@@ -38,31 +42,33 @@ bool is_listed(const std::string& list, const std::string& word) {
   return false;
 }
 
+// For check calls: without memory.
+tandem_tensor contiguous_tensor(const optest::Shape& shape, int32_t dtype) {
+  tandem_tensor result = {};
+  result.dtype = dtype;
+  result.ndim = static_cast<int32_t>(shape.size());
+  int64_t stride = 1;
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    result.shape[axis] = shape[axis];
+    result.stride[axis] = stride;
+    stride *= shape[axis];
+  }
+  return result;
+}
+
 template <typename Params>
 std::string refusal_of(Params params, const optest::Problem& problem, bool deterministic,
                        tandem_status (*check)(const Params*)) {
-  const auto tensor = [](const optest::Shape& shape, int32_t dtype) {
-    tandem_tensor result = {};
-    result.dtype = dtype;
-    result.ndim = static_cast<int32_t>(shape.size());
-    int64_t stride = 1;
-    for (size_t axis = shape.size(); axis-- > 0;) {
-      result.shape[axis] = shape[axis];
-      result.stride[axis] = stride;
-      stride *= shape[axis];
-    }
-    return result;
-  };
   params.struct_size = sizeof params;
   params.exec.device = {TANDEM_CUDA, 0};
   params.exec.backend = TANDEM_BACKEND_SM90;
   params.exec.deterministic = deterministic;
-  params.q = params.dq = tensor(problem.q_shape(), problem.dtype);
-  params.k = params.dk = tensor(problem.k_shape(), problem.dtype);
-  params.v = params.dv = tensor(problem.v_shape(), problem.dtype);
-  params.out = params.dout = tensor(problem.out_shape(), problem.out_dtype);
-  params.lse = tensor(problem.lse_shape(), TANDEM_FP32);
-  if (!problem.sink.empty()) params.sink = params.dsink = tensor({problem.nheads_q}, TANDEM_FP32);
+  params.q = params.dq = contiguous_tensor(problem.q_shape(), problem.dtype);
+  params.k = params.dk = contiguous_tensor(problem.k_shape(), problem.dtype);
+  params.v = params.dv = contiguous_tensor(problem.v_shape(), problem.dtype);
+  params.out = params.dout = contiguous_tensor(problem.out_shape(), problem.out_dtype);
+  params.lse = contiguous_tensor(problem.lse_shape(), TANDEM_FP32);
+  if (!problem.sink.empty()) params.sink = params.dsink = contiguous_tensor({problem.nheads_q}, TANDEM_FP32);
   params.mask.causal = problem.causal;
   params.mask.top_left = problem.top_left;
   params.mask.has_window = problem.has_window;
@@ -73,7 +79,7 @@ std::string refusal_of(Params params, const optest::Problem& problem, bool deter
   return check(&params) == TANDEM_OK ? "" : tandem_last_error();
 }
 
-optest::Target target(int32_t dtype, const HeadDims& dims) {
+optest::Target plain_target(int32_t dtype, const HeadDims& dims) {
   optest::Target result;
   result.name = std::string(tandem_dtype_name(dtype)) + "_" + std::to_string(dims.qk) + "_" + std::to_string(dims.v);
   result.backend = TANDEM_BACKEND_SM90;
@@ -82,10 +88,29 @@ optest::Target target(int32_t dtype, const HeadDims& dims) {
   result.headdim_v = dims.v;
   result.fp32_results = false;
   result.broadcasts = false;
+  return result;
+}
+
+optest::Target target(int32_t dtype, const HeadDims& dims) {
+  optest::Target result = plain_target(dtype, dims);
   const optest::Problem problem = fitted(optest::dense_problem(1, 64, 64, 1, 1, 1), result);
   result.gradients = has_backward(problem);
   result.deterministic = backward_refusal(problem, true).empty() || backward_is_required(problem, true);
   return result;
+}
+
+// V as it is, and as V^T in slots.
+template <size_t kCount>
+void add_fp8_targets(const HeadDims (&all)[kCount], std::vector<optest::Target>& targets) {
+  for (const HeadDims& dims : all) {
+    for (const bool in_slots : {false, true}) {
+      optest::Target target = plain_target(TANDEM_E4M3, dims);
+      target.gradients = false;
+      target.v_in_slots = in_slots;
+      if (in_slots) target.name += "_slots";
+      if (fp8_is_required() || fp8_refusal(target).empty()) targets.push_back(target);
+    }
+  }
 }
 
 // Memory of the pool and a stream that does not wait for the default one.
@@ -139,7 +164,7 @@ std::string backward_refusal(const optest::Target& target, bool deterministic) {
 }
 
 bool backward_is_required(const optest::Problem& problem, bool deterministic) {
-  if (is_forward_only()) return false;
+  if (is_forward_only() || problem.dtype == TANDEM_E4M3) return false;
   const char* variable = std::getenv("TANDEM_REQUIRE_BACKWARD");
   const std::string list = variable != nullptr ? variable : kShippedBackward;
   const bool of_instance = is_listed(list, "all") || is_listed(list, instance_of(problem));
@@ -148,6 +173,31 @@ bool backward_is_required(const optest::Problem& problem, bool deterministic) {
 
 bool has_backward(const optest::Problem& problem) {
   return !is_forward_only() && (backward_is_required(problem) || backward_refusal(problem).empty());
+}
+
+bool fp8_is_required() {
+  const char* variable = std::getenv("TANDEM_REQUIRE_FP8");
+  return variable != nullptr && std::string(variable) == "1";
+}
+
+std::string fp8_refusal(const optest::Target& target) {
+  const optest::Problem problem = fitted(optest::dense_problem(1, 64, 64, 1, 1, 1), target);
+  tandem_forward_params params = {};
+  params.struct_size = sizeof params;
+  params.exec.device = {TANDEM_CUDA, 0};
+  params.exec.backend = TANDEM_BACKEND_SM90;
+  params.q = contiguous_tensor(problem.q_shape(), problem.dtype);
+  params.k = contiguous_tensor(problem.k_shape(), problem.dtype);
+  params.v = contiguous_tensor(problem.stored_v_shape(), problem.dtype);
+  params.out = contiguous_tensor(problem.out_shape(), problem.out_dtype);
+  params.v_transposed = problem.v_transposed;
+  return tandem_forward_check(&params) == TANDEM_OK ? "" : tandem_last_error();
+}
+
+std::vector<optest::Target> fp8_targets() {
+  std::vector<optest::Target> result;
+  add_fp8_targets(kFp8Instances, result);
+  return result;
 }
 
 void list_backward_targets() {
@@ -163,6 +213,7 @@ void list_backward_targets() {
 std::vector<optest::Target> instance_targets() {
   std::vector<optest::Target> result;
   for (const HeadDims& dims : kInstances) result.push_back(target(TANDEM_BF16, dims));
+  for (const optest::Target& target : fp8_targets()) result.push_back(target);
   return result;
 }
 
@@ -183,6 +234,7 @@ std::vector<Target> targets() {
     result.push_back(gpu_test::target(TANDEM_BF16, dims));
     result.push_back(gpu_test::target(TANDEM_FP16, dims));
   }
+  gpu_test::add_fp8_targets(gpu_test::kFp8Inside, result);
   return result;
 }
 

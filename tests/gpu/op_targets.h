@@ -12,8 +12,14 @@ namespace tandem::gpu_test {
 // TANDEM_GPU_QUICK=1: fewer head dims and problems, in under a minute, for the development of a kernel.
 bool is_quick();
 
-// bf16 in each instance of the kernels, without the smaller head dims that run in it.
+// bf16 and e4m3 in each instance of the kernels, without the smaller head dims that run in it.
 std::vector<optest::Target> instance_targets();
+
+// e4m3 in each of its instances, with both layouts of V; without what the backend refuses, unless TANDEM_REQUIRE_FP8=1
+// says that a refusal is a fault.
+std::vector<optest::Target> fp8_targets();
+bool fp8_is_required();
+std::string fp8_refusal(const optest::Target& target);
 
 // Why the backend does not differentiate a problem of these types and sizes; empty: it does. With `deterministic`, in
 // the mode of that name.

@@ -5,6 +5,7 @@
 
 #include "cuda_check.h"
 #include "device_floats.cuh"
+#include "tensor_core_sum.h"
 
 // What the oracles of the forward and of the backward are made of. Kernels here have at most kOracleThreads threads.
 namespace tandem::gpu_test {
@@ -38,11 +39,12 @@ struct alignas(16) EightElements {
 
 struct Dot {
   double sum;
-  double size;  // sum of the terms' magnitudes
+  double size;      // sum of the terms' magnitudes
+  double by_cores;  // e4m3: the sum that tensor cores give
 };
 
 __device__ inline Dot dot(const uint16_t* a, const uint16_t* b, int64_t length, int32_t dtype) {
-  Dot result{0, 0};
+  Dot result{0, 0, 0};
   for (int64_t c = 0; c < length; c += 8) {
     const EightElements x = *reinterpret_cast<const EightElements*>(a + c);
     const EightElements y = *reinterpret_cast<const EightElements*>(b + c);
@@ -52,6 +54,17 @@ __device__ inline Dot dot(const uint16_t* a, const uint16_t* b, int64_t length, 
       result.sum += term;
       result.size += fabs(term);
     }
+  }
+  return result;
+}
+
+__device__ inline Dot dot(const uint8_t* a, const uint8_t* b, int64_t length) {
+  const auto x = [a](int64_t c) { return static_cast<double>(from_e4m3(a[c])); };
+  const auto y = [b](int64_t c) { return static_cast<double>(from_e4m3(b[c])); };
+  Dot result{0, 0, optest::tensor_core_sum(length, x, y)};
+  for (int64_t c = 0; c < length; ++c) {
+    result.sum += x(c) * y(c);
+    result.size += fabs(x(c) * y(c));
   }
   return result;
 }

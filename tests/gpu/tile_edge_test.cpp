@@ -5,6 +5,7 @@
 
 #include "device_problem.h"
 #include "edge_lengths.h"
+#include "fp8_scales.h"
 #include "masks.h"
 #include "op_targets.h"
 
@@ -41,6 +42,7 @@ class TileEdges : public testing::TestWithParam<Target> {
   }
   void expect_right(Problem problem, const Variant& variant, const Fill& fill, bool head_major = false) const {
     variant.apply(problem);
+    vary_fp8(problem, fill.seed);
     EXPECT_EQ(check_on_device(problem, fill, head_major), "") << variant.name;
   }
 };
