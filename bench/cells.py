@@ -17,7 +17,7 @@ from typing import Any
 HEADDIMS = ("64", "128", "256")
 MASKS = ("none", "causal")
 SEQLENS = ("512", "1024", "2048", "4096", "8192", "16384")
-DTYPES = ("bf16", "fp16")
+DTYPES = ("bf16", "fp16", "e4m3")
 OPS = {"forward": 1.0, "backward": 2.5, "forward_backward": 3.5}  # work, in that of the forward
 
 WINDOW = 1024  # "window": a row sees itself and the 1023 keys before it
@@ -33,6 +33,8 @@ SETS = {  # each with the cells that its own are held against
     "gqa": "64:*:4096,64:*:4096:32/8,128:*:4096:32/32,128:*:4096:32/8,64:causal:16384,64:causal:16384:32/8",
     "headdims": "*:*:4096,96:*:4096,192:*:4096,192/128:*:4096,*:*:1024,96:*:1024,192:*:1024",
     "packed": "*:*:2048,*:*:2048:packed,128:*:8192,128:*:8192:packed",
+    "fp8": "*:*:*:e4m3",
+    "fp8-smoke": "64:*:4096:e4m3,128:*:4096:e4m3,256:*:4096:e4m3",
     "masks": "128:none:16384,128:window:16384,128:documents:16384,128:prefix:16384",
 }
 
@@ -84,8 +86,9 @@ class Cell:
     def bytes(self, op: str = "forward") -> int:
         """Each input and result once: Q, K, V, O and LSE; backward, dO and the gradients too."""
         rows = self.batch * self.seqlen
-        values = self.nheads_q * (self.headdim + self.headdim_v) + self.nheads_k * (self.headdim + self.headdim_v)
-        forward = rows * (2 * values + 4 * self.nheads_q)
+        inputs = self.nheads_q * self.headdim + self.nheads_k * (self.headdim + self.headdim_v)
+        input_bytes = 1 if self.dtype == "e4m3" else 2
+        forward = rows * (input_bytes * inputs + self.nheads_q * (2 * self.headdim_v + 4))
         return {"forward": 1, "backward": 2, "forward_backward": 3}[op] * forward
 
     def record(self) -> dict[str, Any]:

@@ -15,6 +15,10 @@ Libraries: tandem (through libtandem.so); cudnn and fa2 (PyTorch's scaled_dot_pr
 fa3 (flash_attn_interface), flex (FlexAttention, compiled), cudnn-graph (the package nvidia-cudnn-frontend); torch (its
 own choice); --other: a shared library with the function that SharedObject in bench/libraries.py shows. Those that are
 not installed are left out. Cells and sets of them: bench/cells.py.
+
+Cells in e4m3 (--cells fp8, or 128:causal:4096:e4m3) have libraries of their own, bench/libraries_fp8.py: Tandem in fp8
+with V as the quantiser transposes it and with V in rows, and with the quantiser's time ("from bf16"); cuDNN's fp8 by
+its graph API; --other with the function that SharedObjectFp8 shows; and Tandem and cuDNN in bf16 over the same values.
 """
 
 from __future__ import annotations
@@ -47,12 +51,13 @@ from libraries import (
     TandemTorch,
     TorchFlash,
 )
+from libraries_fp8 import E4M3, OUT_SCALE, CudnnGraphFp8, FlashAttention3Fp8, InBf16, SharedObjectFp8, TandemFp8
 from measurements import Anchors, Record, by_process, column, commit, compact_table, relation_table
 from torch.nn.attention import SDPBackend
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FLUSH_BYTES = 1 << 30  # 20 times the L2 of an H200; its quarter of a millisecond also hides the host's part of a call
-TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3}  # four times and more what rounding makes
+TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "e4m3": 6e-2, "from bf16": 0.15}  # twice to five times what rounding makes
 CHECKED_ROWS = 64
 MATMUL_SIZE = 8192
 
@@ -111,6 +116,7 @@ def time_in_turn(calls: dict[str, Callable[[], Any]], timer: Timer, reps: int) -
 
 
 def one_head(tensor: torch.Tensor, cell: Cell, batch: int, head: int) -> torch.Tensor:
+    """In double."""
     return tensor.reshape(cell.batch, cell.seqlen, *tensor.shape[-2:])[batch, :, head].double()
 
 
@@ -127,7 +133,9 @@ def errors_of(results: tuple[torch.Tensor, ...], data: Data, op: str) -> dict[st
             if name in found:
                 rows = checked_rows(cell)
                 values[name].append(right[rows])
-                differences[name].append(one_head(found[name], cell, batch, head)[rows] - values[name][-1])
+                got = one_head(found[name], cell, batch, head)[rows]
+                got = got / OUT_SCALE if found[name].dtype == E4M3 else got
+                differences[name].append(got - values[name][-1])
     return {name: (torch.stack(differences[name]).norm() / torch.stack(values[name]).norm()).item() for name in names}
 
 
@@ -166,7 +174,9 @@ class Bench:
         self.arguments = arguments
         self.device = torch.device(arguments.device, 0 if arguments.device == "cuda" else None)
         self.timer: Timer = CudaTimer() if arguments.device == "cuda" else HostTimer()
-        self.libraries = make_libraries(arguments)
+        dtypes = {cell.dtype for cell in arguments.cells}
+        self.libraries = make_libraries(arguments) if dtypes - {"e4m3"} else []
+        self.fp8_libraries = make_fp8_libraries(arguments) if "e4m3" in dtypes else []
         self.records: list[Record] = []
         self.faults: list[str] = []
         self.refused: set[tuple[str, str, str]] = set()
@@ -179,7 +189,8 @@ class Bench:
             common = {"run": run, "date": f"{started:%Y-%m-%d}"}
             common |= self.environment
             if self.device.type == "cuda":
-                self.keep([common | self.matmul()])
+                for dtype in ("bf16", "e4m3") if self.fp8_libraries else ("bf16",):
+                    self.keep([common | self.matmul(dtype)])
             for op in self.arguments.ops:
                 for cell in self.arguments.cells:
                     self.keep([common | line for line in self.time_cell(cell, op, check=number == 1)])
@@ -190,14 +201,28 @@ class Bench:
             with self.arguments.output.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(record) + "\n" for record in records)
 
-    def matmul(self) -> Record:
+    def matmul(self, dtype: str) -> Record:
         """What the card gives to a plain matrix product at this moment: no kernel here can be faster."""
         a, b = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, device=self.device, dtype=torch.bfloat16) for _ in range(2))
-        warm_up([lambda: a @ b], self.timer, self.arguments.warm_up)
-        ms = statistics.median(self.timer.milliseconds(lambda: a @ b) for _ in range(self.arguments.reps))
+        one = torch.ones((), device=self.device)
+
+        def in_bf16() -> torch.Tensor:
+            return a @ b
+
+        def in_e4m3() -> torch.Tensor:
+            return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+        if dtype == "e4m3":
+            a, b = a.to(E4M3), b.to(E4M3).T
+        product = in_e4m3 if dtype == "e4m3" else in_bf16
+        warm_up([product], self.timer, self.arguments.warm_up)
+        ms = statistics.median(self.timer.milliseconds(product) for _ in range(self.arguments.reps))
         tflops = round(2 * MATMUL_SIZE**3 / ms / 1e9, 1)
-        print(f"matrix product ({MATMUL_SIZE}^3, bf16, cuBLAS): {tflops} TFLOPS", flush=True)
-        return {"op": "matmul", "dtype": "bf16", "library": "cublas", "variant": "", "ms": ms, "tflops": tflops}
+        print(f"matrix product ({MATMUL_SIZE}^3, {dtype}, cuBLAS): {tflops} TFLOPS", flush=True)
+        return {"op": "matmul", "dtype": dtype, "library": "cublas", "variant": "", "ms": ms, "tflops": tflops}
+
+    def libraries_of(self, cell: Cell) -> list[Library]:
+        return self.fp8_libraries if cell.dtype == "e4m3" else self.libraries
 
     def time_cell(self, cell: Cell, op: str, check: bool) -> list[Record]:
         calls = self.prepare(cell, op, check)
@@ -205,7 +230,7 @@ class Bench:
             return []
         warm_up(list(calls.values()), self.timer, self.arguments.warm_up)
         times = time_in_turn(calls, self.timer, self.arguments.reps)
-        timed = [library for library in self.libraries if key(library) in times]
+        timed = [library for library in self.libraries_of(cell) if key(library) in times]
         records = [record(cell, op, library, times[key(library)]) for library in timed]
         rates = "  ".join(f"{column(one)} {one['tflops']:.4g}" for one in records)
         print(f"{self.title(cell, op):34} {rates}", flush=True)
@@ -219,7 +244,7 @@ class Bench:
         """A call of each library that can; those that give something else are named in self.faults."""
         data = Data.make(cell, self.device)
         calls: dict[str, Call] = {}
-        for library in self.libraries:
+        for library in self.libraries_of(cell):
             try:
                 with warnings.catch_warnings(action="ignore"):  # PyTorch's reasons for not having a kernel
                     call = library.prepare(data, op)
@@ -230,8 +255,9 @@ class Bench:
                 self.refuse(library, cell, op, str(error).strip().splitlines())
                 continue
             calls[key(library)] = call
-            for name, error in errors_of(results, data, op).items() if check else ():
-                if not error <= TOLERANCE[cell.dtype]:
+            inputs, tolerance = checked_against(library, data)
+            for name, error in errors_of(results, inputs, op).items() if check else ():
+                if not error <= tolerance:
                     self.faults.append(f"{self.title(cell, op)}: {key(library)} is off by {error:.2e} in {name}")
                     print(f"WRONG  {self.faults[-1]}", flush=True)
         return calls
@@ -241,6 +267,14 @@ class Bench:
             self.refused.add((key(library), cell.name, op))
             words = reason[0][:160] if reason else "no reason given"
             print(f"{self.title(cell, op)}: not by {key(library)}: {words}", flush=True)
+
+
+def checked_against(library: Library, data: Data) -> tuple[Data, float]:
+    """The inputs whose attention it should have given, and the error allowed."""
+    if not getattr(library, "of_bf16", False):
+        return data, TOLERANCE[data.cell.dtype]
+    assert data.bf16 is not None
+    return data.bf16, TOLERANCE.get(library.variant, TOLERANCE["bf16"])
 
 
 def key(library: Library) -> str:
@@ -282,6 +316,31 @@ def make_libraries(arguments: argparse.Namespace) -> list[Library]:
         except (ImportError, OSError, RuntimeError) as error:
             print(f"without {name}: {error}", flush=True)
     found += [SharedObject(*other) for other in arguments.other]
+    return found
+
+
+FP8_OTHERS: dict[str, Callable[[], Library]] = {
+    "cudnn": lambda: InBf16(OTHERS["cudnn"]()),
+    "cudnn-graph": CudnnGraphFp8,
+    "fa3": FlashAttention3Fp8,
+}
+
+
+def make_fp8_libraries(arguments: argparse.Namespace) -> list[Library]:
+    found: list[Library] = []
+    if "tandem" in arguments.libraries:
+        found += [TandemFp8(arguments.library, variant) for variant in TandemFp8.VARIANTS]
+        found += [InBf16(TandemC(arguments.library))]
+    for name in arguments.libraries:
+        try:
+            found += [FP8_OTHERS[name]()] if name in FP8_OTHERS else []
+        except (ImportError, OSError, RuntimeError) as error:
+            print(f"without {name} in fp8: {error}", flush=True)
+    for other in arguments.other:
+        try:
+            found.append(SharedObjectFp8(*other))
+        except RuntimeError as error:
+            print(f"without {other[1]} in fp8: {error}", flush=True)
     return found
 
 

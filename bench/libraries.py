@@ -1,4 +1,5 @@
 """The implementations that bench/compare.py times. Each turns a cell's tensors into a call of no arguments.
+Those of fp8 are in libraries_fp8.py.
 
 prepare() raises Unsupported where a library has no such attention. The call returns O for the op "forward", dQ, dK and
 dV for "backward", and all four for "forward_backward"; in the axes of Q, K and V.
@@ -18,7 +19,7 @@ from cells import MASKS, WINDOW, Cell
 from tandem_c import Tandem, TandemError
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 Call = Callable[[], tuple[torch.Tensor, ...]]
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -39,9 +40,14 @@ class Data:
     lo: torch.Tensor  # int32 (1, 1, seqlen): the keys that each row sees
     hi: torch.Tensor
     dout: torch.Tensor
+    bf16: Data | None = None  # of a cell in e4m3: the values before they were rounded to that
 
     @staticmethod
     def make(cell: Cell, device: torch.device, seed: int = 0) -> Data:
+        if cell.dtype == "e4m3":
+            bf16 = Data.make(dataclasses.replace(cell, dtype="bf16"), device, seed)
+            rounded = {name: getattr(bf16, name).to(DTYPES["e4m3"]) for name in ("q", "k", "v")}
+            return dataclasses.replace(bf16, cell=cell, bf16=bf16, **rounded)
         generator = torch.Generator(device).manual_seed(seed)
 
         def normal(heads: int, headdim: int) -> torch.Tensor:
@@ -63,7 +69,8 @@ class Data:
         )
 
     def new_out(self) -> torch.Tensor:
-        return self.q.new_empty((*self.q.shape[:-1], self.cell.headdim_v))
+        dtype = torch.bfloat16 if self.cell.dtype == "e4m3" else self.q.dtype
+        return self.q.new_empty((*self.q.shape[:-1], self.cell.headdim_v), dtype=dtype)
 
     def new_lse(self) -> torch.Tensor:
         heads, rows = self.cell.nheads_q, self.cell.seqlen
@@ -93,14 +100,14 @@ class TandemC:
         forward = {"q": data.q, "k": data.k, "v": data.v, "out": data.new_out(), "lse": data.new_lse()}
         run_forward = self._call("forward", forward, data)
         if op == "forward":
-            return _returning((forward["out"],), run_forward)
+            return returning((forward["out"],), run_forward)
         gradients = {"dq": data.q, "dk": data.k, "dv": data.v}
         gradients = {name: torch.empty_like(tensor) for name, tensor in gradients.items()}
         run_backward = self._call("backward", forward | {"dout": data.dout} | gradients, data)
         if op == "forward_backward":
-            return _returning((forward["out"], *gradients.values()), run_forward, run_backward)
+            return returning((forward["out"], *gradients.values()), run_forward, run_backward)
         run_forward()
-        return _returning(tuple(gradients.values()), run_backward)
+        return returning(tuple(gradients.values()), run_backward)
 
     def _call(self, operation: str, tensors: dict[str, torch.Tensor], data: Data) -> Callable[[], None]:
         cell = data.cell
@@ -120,7 +127,7 @@ class TandemC:
             raise Unsupported(str(error)) from error
 
 
-def _returning(results: tuple[torch.Tensor, ...], *runs: Callable[[], None]) -> Call:
+def returning(results: tuple[torch.Tensor, ...], *runs: Callable[[], None]) -> Call:
     def call() -> tuple[torch.Tensor, ...]:
         for run in runs:
             run()
@@ -349,16 +356,16 @@ class SharedObject:
         out, lse = data.new_out(), data.new_lse()
         forward = [data.q, data.k, data.v, out, lse]
         if op == "forward":
-            return _returning((out,), self._run("attention_forward_on_stream", forward, cell))
+            return returning((out,), self._run("attention_forward_on_stream", forward, cell))
         gradients = [torch.empty_like(x) for x in (data.q, data.k, data.v)]
         backward = [data.q, data.k, data.v, out, data.dout, lse, *gradients]
         run_backward = self._run("attention_backward_on_stream", backward, cell)
         if op == "forward_backward":
             run_forward = self._run("attention_forward_on_stream", forward, cell)
-            return _returning((out, *gradients), run_forward, run_backward)
+            return returning((out, *gradients), run_forward, run_backward)
         for to, result in zip((out, lse), torch_forward(data), strict=True):
             to.copy_(result)
-        return _returning(tuple(gradients), run_backward)
+        return returning(tuple(gradients), run_backward)
 
     def _run(self, name: str, tensors: list[torch.Tensor], cell: Cell) -> Callable[[], None]:
         function = getattr(self.library, name, None)

@@ -37,7 +37,7 @@ class Measurement:
     date: str
     op: str = "forward"
     passes: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)  # {column: {run: ms}}
-    matmul: dict[str, float] = dataclasses.field(default_factory=dict)  # {run: TFLOPS}
+    matmul: dict[str, float] = dataclasses.field(default_factory=dict)  # {run: TFLOPS}, in the cell's type
 
     def ms(self, name: str) -> float:
         return statistics.median(self.passes[name].values())
@@ -74,10 +74,10 @@ def commit() -> str:
 def by_process(records: Iterable[Record], op: str = "forward") -> dict[str, Found]:
     """Of each process, in their order, the cells in which it timed Tandem's `op`."""
     processes: dict[str, Found] = {}
-    matmul: dict[str, float] = {}
+    matmul: dict[tuple[str, bool], float] = {}
     for record in records:
         if record["op"] == "matmul":
-            matmul[record["run"]] = record["tflops"]
+            matmul[record["run"], record.get("dtype") == "e4m3"] = record["tflops"]
         elif record["op"] == op:
             cell, process = Cell.of_record(record), record["run"].rpartition("/")[0]
             where = {field: record[field] for field in ("commit", "gpu", "driver", "date")}
@@ -86,7 +86,8 @@ def by_process(records: Iterable[Record], op: str = "forward") -> dict[str, Foun
     for process, found in processes.items():
         processes[process] = {cell: group for cell, group in found.items() if "tandem" in group.passes}
         for group in found.values():
-            group.matmul = {run: rate for run, rate in matmul.items() if run in group.passes.get("tandem", {})}
+            fp8 = group.cell.dtype == "e4m3"
+            group.matmul = {run: matmul[run, fp8] for run in group.passes.get("tandem", {}) if (run, fp8) in matmul}
     return processes
 
 
@@ -108,17 +109,19 @@ class Anchors:
             rates = {part: self.tflops(cell, name, part) for part in ("forward", "backward")}
             times = [cell.flops(part) / rate for part, rate in rates.items() if rate]
             return cell.flops(op) / sum(times) if len(times) == len(rates) else None
-        rows = self.figures[op].get(f"{cell.headdim} {cell.mask}")
-        plain = cell.dtype == "bf16" and not cell.packed and cell.headdim == cell.headdim_v
+        fp8 = cell.dtype == "e4m3" and name != "cudnn"
+        rows = self.figures[f"{op} e4m3" if fp8 else op].get(f"{cell.headdim} {cell.mask}")
+        plain = cell.dtype in ("bf16", "e4m3") and not cell.packed and cell.headdim == cell.headdim_v
         hidden = cell.nheads_q * cell.headdim == cell.nheads_k * cell.headdim == 2048
         if rows is None or not plain or not hidden or cell.seqlen not in self.figures["seqlens"]:
             return None
         return rows[name][self.figures["seqlens"].index(cell.seqlen)]
 
     def ratio(self, measured: Measurement, name: str) -> float | None:
-        """Our speed over what `name` would give here. A goal above the card's own matrix product is that product."""
+        """Our speed over what `name` would give here, by what cuDNN in bf16 gives here and gave there. A goal above the
+        card's own matrix product is that product."""
         there, cudnn_there = (self.tflops(measured.cell, one, measured.op) for one in (name, "cudnn"))
-        to_cudnn = measured.ratio("cudnn")
+        to_cudnn = measured.ratio("cudnn (bf16)" if measured.cell.dtype == "e4m3" else "cudnn")
         if there is None or cudnn_there is None or to_cudnn is None:
             return None
         ratio = to_cudnn * cudnn_there / there

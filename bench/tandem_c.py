@@ -10,7 +10,13 @@ from typing import Any
 import torch
 
 MAX_NDIM = 6
-DTYPE_NUMBERS = {torch.float32: 2, torch.float16: 3, torch.bfloat16: 4, torch.int32: 7}  # of tandem.h
+DTYPE_NUMBERS = {
+    torch.float32: 2,
+    torch.float16: 3,
+    torch.bfloat16: 4,
+    torch.float8_e4m3fn: 5,
+    torch.int32: 7,
+}  # of tandem.h
 CUDA = 1
 
 
@@ -70,6 +76,15 @@ def params_type(name: str, tensors: str, hints: str = "", added: str = "") -> ty
     return type(name, (ctypes.Structure,), {"_fields_": fields})
 
 
+def quantize_params_type() -> type[ctypes.Structure]:
+    fields: list[tuple[str, Any]] = [("struct_size", ctypes.c_uint64), ("exec", Execution)]
+    tensors = "x out scale cu_seqlens seqused rotary_cos rotary_sin rotary_offset"
+    fields += [(tensor, Tensor) for tensor in tensors.split()]
+    fields += [("seed", ctypes.c_uint64)]
+    fields += [(flag, ctypes.c_int32) for flag in ("rotate", "rotary_interleaved", "transposed", "reserved")]
+    return type("QuantizeFp8Params", (ctypes.Structure,), {"_fields_": fields})
+
+
 FORWARD = "q k v out lse sink q_scale k_scale v_scale"
 BACKWARD = "q k v out lse dout dlse dq dk dv sink dsink"
 PACKED = "cu_seqlens_q cu_seqlens_k"
@@ -81,6 +96,7 @@ PARAMS = {
     "varlen_forward": params_type("VarlenForwardParams", f"{FORWARD} {PACKED} {USED}", LENGTHS, ADDED),
     "backward": params_type("BackwardParams", f"{BACKWARD} {USED}"),
     "varlen_backward": params_type("VarlenBackwardParams", f"{BACKWARD} {PACKED} {USED}", LENGTHS),
+    "quantize_fp8": quantize_params_type(),
 }
 
 
@@ -110,7 +126,7 @@ class Tandem:
             self._expect_size(operation, kind)
 
     def _expect_size(self, operation: str, kind: type[ctypes.Structure]) -> None:
-        """The check call looks at struct_size first, and then misses q."""
+        """The check call looks at struct_size first, and then misses q or x."""
         params = kind(struct_size=ctypes.sizeof(kind))
         getattr(self.library, f"tandem_{operation}_check")(ctypes.byref(params))
         if "struct_size" in self.last_error():
@@ -138,7 +154,7 @@ class Tandem:
             setattr(params.mask, name, view(value) if isinstance(value, torch.Tensor) else value)
         for name, value in options.items():
             setattr(params.exec if hasattr(params.exec, name) else params, name, value)
-        device = tensors["q"].device
+        device = next(iter(tensors.values())).device
         if device.type == "cuda":
             params.exec.device_type = CUDA
             params.exec.device_ordinal = device.index

@@ -6,6 +6,7 @@
 
 README.md: bench/results/cpu.jsonl, to which bench/cpu_compare.py appends; each row is the last run that timed it.
 README.md, docs/SPEED.md, docs/speed_forward.svg: bench/results/forward.jsonl (bench/compare.py); see gpu_figures.py.
+docs/SPEED.md: bench/results/forward_fp8.jsonl, of the same program: its cells in e4m3.
 README.md, docs/SPEED.md, docs/speed_backward.svg: bench/results/backward.jsonl, of the same program.
 docs/TRAINING.md, docs/training.svg: bench/results/training.jsonl (bench/train.py).
 docs/SPEED.md: bench/results/eager_overhead.jsonl (bench/eager_overhead.py).
@@ -105,6 +106,7 @@ TABLES = [
     ("README.md", "bench/results/backward.jsonl", gpu_figures.backward_summary),
     ("docs/SPEED.md", "bench/results/forward.jsonl", gpu_figures.details),
     ("docs/SPEED.md", "bench/results/backward.jsonl", gpu_figures.backward_details),
+    ("docs/SPEED.md", "bench/results/forward_fp8.jsonl", gpu_figures.fp8_details),
     ("docs/SPEED.md", "bench/results/eager_overhead.jsonl", gpu_figures.eager_calls),
     ("docs/ACCURACY.md", "bench/results/errors.jsonl", error_figures.table),
     ("docs/ACCURACY.md", "bench/results/errors_model.jsonl", error_figures.drift),

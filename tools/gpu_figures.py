@@ -138,6 +138,43 @@ def cell_rows(found: Found) -> list[str]:
     return rows
 
 
+FP8_COLUMNS = {  # of a cell in e4m3: what is timed beside Tandem's
+    "tandem (V in rows)": "V in rows",
+    "tandem (scales of heads)": "scales of heads",
+    "tandem (from bf16)": "from bf16",
+    "tandem (bf16)": "Tandem, bf16",
+    "cudnn (bf16)": "cuDNN, bf16",
+    "cudnn": "cuDNN, fp8",
+}
+
+
+def fp8_details(lines: Iterable[str]) -> str:
+    """docs/SPEED.md: a row a cell in e4m3; the rates of Tandem's other variants, and our time under theirs."""
+    cells = parse_cells("fp8")
+    measured = last_of_each(read(lines))
+    found = {cell: measured[cell] for cell in cells if cell in measured}
+    if not found:
+        return ""
+    controls = sorted({name for group in found.values() for name in group.passes if name.startswith("prototype")})
+    names = FP8_COLUMNS | {name: name.replace("prototype", "control") for name in controls}
+    head = ["headdim", "mask", "seqlen", "Tandem", *names.values(), "to FA3*", "to the goal*", "end to end"]
+    rows = [f"Measured on {measured_where(found)}. TFLOPS, and in brackets Tandem's speed over theirs.", ""]
+    rows += [f"| {' | '.join(head)} |", "| --- | --- | --: |" + " --: |" * (len(head) - 3)]
+    anchors = Anchors()
+    for cell, group in found.items():
+        entries = [str(cell.headdim), cell.mask, str(cell.seqlen), rate(group, "tandem")]
+        entries += [f"{rate(group, name)} ({shown(group.ratio(name))})" for name in names]
+        entries += [shown(anchors.ratio(group, name)) for name in ("fa3", "goal")]
+        rows.append(f"| {' | '.join(entries)} | {shown(end_to_end(group))} |")
+    return "\n".join(rows) + "\n"
+
+
+def end_to_end(group: Measurement) -> float | None:
+    """The speed of quantising and attention in fp8 over that of attention in bf16."""
+    ratios = [group.ratio(name) for name in ("tandem (bf16)", "tandem (from bf16)")]
+    return None if None in ratios else ratios[0] / ratios[1]
+
+
 def other_rows(found: Found, related: list[Relation]) -> list[str]:
     rows = ["| problem | Tandem | others | held against | ratio | wanted |", "| --- | --: | --- | --- | --: | --: |"]
     for cell, group in found.items():

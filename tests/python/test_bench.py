@@ -159,6 +159,37 @@ def test_anchors_are_scaled_by_what_cudnn_gives() -> None:
         assert anchors.tflops(dataclasses.replace(CELL, **change), "fa3") is None
 
 
+E4M3 = cells.parse_cells("128:causal:4096:e4m3")[0]
+
+
+def test_anchors_of_e4m3_are_scaled_by_what_cudnn_gives_in_bf16() -> None:
+    anchors = measurements.Anchors()
+    assert {name: anchors.tflops(E4M3, name) for name in ("cudnn", "fa3", "goal")} == {
+        "cudnn": 530, "fa3": 785, "goal": 903,
+    }  # fmt: skip
+    lines = [at_rate("a/1", "tandem", 700, E4M3), {**at_rate("a/1", "cudnn", 265, E4M3), "variant": "bf16"}]
+    lines += [{**product("a/1", 400), "dtype": "bf16"}, {**product("a/1", 440), "dtype": "e4m3"}]
+    found = the_process(lines)[E4M3]
+    assert anchors.ratio(found, "fa3") == pytest.approx(700 / 392.5)
+    assert anchors.ratio(found, "goal") == pytest.approx(700 / 440)  # no more than the card's fp8 matrix product
+
+
+def test_figures_of_e4m3() -> None:
+    def variant(library: str, name: str, tflops: float) -> dict[str, Any]:
+        return {**at_rate("a/1", library, tflops, E4M3), "variant": name}
+
+    lines = [variant("tandem", "", 800), variant("tandem", "from bf16", 600), variant("tandem", "bf16", 500)]
+    lines += [variant("prototype", "transposed before", 1000)]
+    table = gpu_figures.fp8_details(json.dumps(one) for one in lines)
+    assert "| from bf16 | Tandem, bf16 | cuDNN, bf16 |" in table
+    assert "control (transposed before)" in table
+    assert (
+        "| 128 | causal | 4096 | 800 | - (-) | - (-) | 600 (1.33) | 500 (1.60) | - (-) | - (-) | 1000 (0.80) |" in table
+    )
+    assert table.endswith("| 1.20 |\n")
+    assert gpu_figures.fp8_details([json.dumps(at_rate("a/1", "tandem", 300))]) == ""
+
+
 def test_rates_and_anchors_of_the_backward() -> None:
     lines = [
         of_op("backward", line("a/1", "tandem", 2.0)), of_op("backward", line("a/1", "cudnn", 3.0)),

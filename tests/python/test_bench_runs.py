@@ -45,6 +45,15 @@ def test_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "fp16 to bf16: 64:none:128:2/2:fp16 / 64:none:128:2/2 = " in shown
 
 
+def test_cells_in_e4m3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = "64:causal:256:e4m3,64:none:128:e4m3:packed,64:none:128:e4m3:2/1,64:none:128"
+    status, lines = run_small(tmp_path, "--cells", names, "--libraries", "tandem,torch", "--runs", "1")
+    assert status == 0, capsys.readouterr().out
+    variants = {record["variant"] for record in lines if record["dtype"] == "e4m3"}
+    assert variants == {"", "scales of heads", "V in rows", "from bf16", "bf16"}
+    assert {record["library"] for record in lines if record["dtype"] == "bf16"} == {"tandem", "torch"}
+
+
 @pytest.mark.parametrize("mask", ["window", "documents", "prefix"])
 def test_masks_are_held_against_the_definition(tmp_path: Path, mask: str) -> None:
     words = ["--cells", f"64:{mask}:4096:1/1", "--libraries", "tandem", "--runs", "1", "--reps", "1"]
