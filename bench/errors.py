@@ -99,14 +99,26 @@ def plain_fp8(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("hij,jhd->ihd", p, rounded_per_tensor(v)[0])[None].to(q.dtype)
 
 
+def quantized(x: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """By the device's quantiser, or by the CPU's where that has none: both give the same values but for ties."""
+    try:
+        return tandem.torch.quantize_fp8(x, **options)
+    except tandem.UnsupportedError:
+        if not x.is_cuda:
+            raise
+        out, scale = tandem.torch.quantize_fp8(x.cpu(), **options)
+        return out.to(x.device), scale.to(x.device)
+
+
 def tandem_fp8(q: Tensor, k: Tensor, v: Tensor, variant: str) -> Tensor:
     granularity: Any = "tensor" if variant == "no_block_scales" else "block"
     rotation: dict[str, Any] = {"rotate": variant != "no_rotation", "seed": ROTATION_SEED}
-    q8, q_scale = tandem.torch.quantize_fp8(q, granularity=granularity, **rotation)
-    k8, k_scale = tandem.torch.quantize_fp8(k, granularity=granularity, **rotation)
-    v8, v_scale = tandem.torch.quantize_fp8(v, granularity=granularity)
+    transposed = v.is_cuda  # as a GPU's kernel wants it
+    q8, q_scale = quantized(q, granularity=granularity, **rotation)
+    k8, k_scale = quantized(k, granularity=granularity, **rotation)
+    v8, v_scale = quantized(v, granularity=granularity, transposed=transposed)
     scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
-    return tandem.torch.attention(q8, k8, v8, **scales, out_dtype=q.dtype)
+    return tandem.torch.attention(q8, k8, v8, **scales, v_transposed=transposed, out_dtype=q.dtype)
 
 
 def compute(dtype: str, variant: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

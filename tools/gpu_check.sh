@@ -6,6 +6,7 @@
 #   unit       every wrapper of src/sm90/ptx against the ISA; what this GPU gives is kept for the host model (golden file)
 #   op         the operator tests of the forward in every instance of the kernels, side by side in one process for each
 #              core, then what takes most of the memory; with TANDEM_GPU_QUICK=1 a part of them, in less than a minute
+#   fp8        the same of the forward in e4m3, which the part op leaves out; a refusal is a fault
 #   backward   the operator tests with gradients, in the same way. It begins with a list of what the backend
 #              differentiates; the rest is skipped, or a fault if TANDEM_REQUIRE_BACKWARD says so (64,128,192/128,
 #              deterministic, all, none; tests/gpu/op_targets.h)
@@ -18,13 +19,17 @@
 #   bench      speed beside PyTorch's attention, by bench/compare.py (python3 with torch); its lines of results go to the
 #              end of bench/results/forward.jsonl, from which tools/figures.py writes the documents
 #   bench-backward  the same of the backward, and of forward and backward together; bench/results/backward.jsonl
+#   bench-fp8  the same of the forward in e4m3, beside bf16; bench/results/forward_fp8.jsonl
+#   errors     how far attention is from double (bench/errors.py), with what the part `python` needs; its lines go to the
+#              end of bench/results/errors_cuda.jsonl
 #
 # The programs come from FOLDER/tests/gpu (default: build), the library from FOLDER, made here or elsewhere; if they are
 # not there and nvcc is, they are built first. The log (default: FOLDER/gpu_check.log) gets a line for each part: date,
 # commit, part, result, seconds. A part that has passed with the same programs, says the log, is not run again, unless
 # --again: so take the log along from one machine to the next, and bring home tests/model/golden and bench/results.
 # --commit: of the programs, where there is no git to ask. --bench: other options of compare.py in the parts bench (in
-# place of the usual cells and libraries) and bench-backward (after the usual ones), such as a control by --other.
+# place of the usual cells and libraries), bench-backward and bench-fp8 (after the usual ones), such as controls by
+# --other.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -41,11 +46,11 @@ while [ $# -gt 0 ]; do
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
     --bench) bench_options=$2; shift 2 ;;
-    unit | op | backward | sanitizer | python | train | bench | bench-backward) parts+=("$1"); shift ;;
+    unit | op | fp8 | backward | sanitizer | python | train | bench | bench-backward | bench-fp8 | errors) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(unit op backward sanitizer python train bench bench-backward)
+[ ${#parts[@]} -gt 0 ] || parts=(unit op fp8 backward sanitizer python train bench bench-backward bench-fp8 errors)
 programs=$build/tests/gpu
 log=${log:-$build/gpu_check.log}
 export TANDEM_REQUIRE_GPU=1
@@ -54,7 +59,7 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 
 build_programs() {
   [ -x "$programs/gpu_wrapper_test" ] && return
-  [[ " ${parts[*]} " =~ ' '(unit|op|backward|sanitizer)' ' ]] || return 0
+  [[ " ${parts[*]} " =~ ' '(unit|op|fp8|backward|sanitizer)' ' ]] || return 0
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
   cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
   cmake --build "$build" -j "$(nproc)" --target tandem wrapper_bits gpu_wrapper_test gpu_merge_test \
@@ -99,9 +104,20 @@ part_op() {
   export TANDEM_FORWARD_ONLY=1
   "$programs/gpu_merge_test" --gtest_brief=1 || status=1
   "$programs/gpu_backend_test" --gtest_brief=1 || status=1
-  run_shards op '-*Beyond31Bits.*:*Backward*' || status=1
+  run_shards op '-*Beyond31Bits.*:*Backward*:*e4m3*:*Fp8*' || status=1
   if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
     "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Beyond31Bits.* || status=1
+  fi
+  return "$status"
+}
+
+# shellcheck disable=SC2317
+part_fp8() {
+  local status=0
+  export TANDEM_FORWARD_ONLY=1 TANDEM_REQUIRE_FP8=1
+  run_shards fp8 '*e4m3*:*Fp8*-*Beyond31Bits.*:*Backward*' || status=1
+  if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
+    "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Fp8Beyond31Bits.* || status=1
   fi
   return "$status"
 }
@@ -111,7 +127,7 @@ part_backward() {
   local status=0 suites='*Backward*:*/Contract.*:*/ContractRules.*:*/Case*:*/NumericRange.*:*/GradientRange.*'
   "$programs/gpu_backward_rows_test" --gtest_brief=1 || status=1
   "$programs/gpu_op_test" --list_backward_targets || status=1
-  run_shards backward "$suites-BackwardBeyond31Bits.*" || status=1
+  run_shards backward "$suites-BackwardBeyond31Bits.*:*e4m3*" || status=1
   if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
     "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=BackwardBeyond31Bits.* || status=1
   fi
@@ -154,6 +170,20 @@ part_bench-backward() {
   mkdir -p bench/results
   # shellcheck disable=SC2086 # several words
   "${run[@]}" --ops backward $bench_options && "${run[@]}" --ops forward_backward --runs 1 $bench_options
+}
+
+# shellcheck disable=SC2317
+part_bench-fp8() {
+  mkdir -p bench/results
+  # shellcheck disable=SC2086 # several words
+  python3 bench/compare.py --library "$build/libtandem.so" --commit "$commit" --output bench/results/forward_fp8.jsonl \
+    --cells fp8 --libraries 'tandem,cudnn,cudnn-graph,fa3' $bench_options
+}
+
+# shellcheck disable=SC2317
+part_errors() {
+  mkdir -p bench/results
+  tools/gpu_python.sh errors "$build" --output bench/results/errors_cuda.jsonl
 }
 
 # shellcheck disable=SC2317

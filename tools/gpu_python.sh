@@ -6,11 +6,12 @@
 #   tools/gpu_python.sh test BUILD [PYTEST_OPTION...]   where the GPU is, with BUILD/python_gpu there
 #   tools/gpu_python.sh eager BUILD [OPTION...]         bench/eager_overhead.py --device cuda
 #   tools/gpu_python.sh train BUILD [OPTION...]         bench/train.py
+#   tools/gpu_python.sh errors BUILD [OPTION...]        bench/errors.py --device cuda
 #
 # pack puts the installed libtandem, the command line if it was built, Highway's library, and nanobind (of $PYTHON,
 # python3 by default) into BUILD/python_gpu. test compiles the module (python/) against them, with the python3 that has
-# torch and the headers of Python, and runs the tests marked `cuda`; a GPU that is missing is a failure. eager and train
-# compile the module if test has not. ($PYTHON names another python3.)
+# torch and the headers of Python, and runs the tests marked `cuda`; a GPU that is missing is a failure. eager, train
+# and errors compile the module if test has not. ($PYTHON names another python3.)
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -70,6 +71,10 @@ case $command in
   train)
     need_module
     run_python bench/train.py --device cuda "${@:3}"
+    ;;
+  errors)
+    need_module
+    run_python bench/errors.py --device cuda "${@:3}"
     ;;
   *) usage ;;
 esac
