@@ -93,7 +93,9 @@ TEST(BackwardPlan, DeterministicOnceItIsTested) {
   p.exec.deterministic = true;
   const Status status = backward_supports(p);
   EXPECT_EQ(status.is_ok(), kDeterministicIsTested);
-  if (!status.is_ok()) EXPECT_NE(status.message().find("exec.deterministic is 1"), std::string::npos);
+  if (!status.is_ok()) {
+    EXPECT_NE(status.message().find("exec.deterministic is 1"), std::string::npos);
+  }
 }
 
 // One block of the kernel that hands out turns for each sequence, and key head where intervals differ.
