@@ -118,6 +118,7 @@ class BackwardConsumer {
       ptx::wgmma_fence();
       issue_dp(state_, o.index, w_);
       issue_dk(state_, ds, q.index, w_, !is_first(flags));
+      take_turn(q_block_of_stage<Traits>(q.index));
       ptx::wgmma_wait<2>();  // S(i+1)
       ptx::wgmma_fence_operand(state_.acc_s);
       make_p(next_flags, next_q.index);
@@ -129,7 +130,7 @@ class BackwardConsumer {
       ds ^= 1;
       store_ds(state_, delta_address(o.index), ds, w_);
       ptx::fence_proxy_async_shared();
-      send_dq(params_, reader_.slot(), q_block_of_stage<Traits>(q.index), w_, w_);
+      send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
       q = next_q;
       flags = next_flags;
       if (!is_last(flags)) next_flags = await(next_q);
@@ -170,6 +171,7 @@ class BackwardConsumer {
       release(Traits::kDoEmpty, o);
       if (!is_first(flags)) release_q(stage_before(q.index));
       const int ds = o.index;
+      take_turn(q_block_of_stage<Traits>(q.index));
       stage_dq(state_, w_);
       o.advance();
       wait(Traits::kDoFull, o);
@@ -193,7 +195,7 @@ class BackwardConsumer {
   TANDEM_DEVICE void write_ds_and_issue_dv(int flags, int q, int o) {
     store_ds(state_, delta_address(o), o, w_);
     ptx::fence_proxy_async_shared();  // dS, and dQ of the step before
-    if (!is_first(flags)) send_dq(params_, reader_.slot(), q_block_of_stage<Traits>(stage_before(q)), w_, w_);
+    if (!is_first(flags)) send_dq<Traits>(params_, q_block_of_stage<Traits>(stage_before(q)), w_, w_);
     ptx::wgmma_fence();
     issue_dv(state_, o, !is_first(flags));
     meet();
@@ -204,11 +206,12 @@ class BackwardConsumer {
     ptx::wgmma_fence();
     issue_dq(state_, ds, w_);
     issue_dk(state_, ds, q.index, w_, !is_first(flags));
+    take_turn(q_block_of_stage<Traits>(q.index));
     ptx::wgmma_wait<1>();
     ptx::wgmma_fence_operand(state_.acc_dq());
     stage_dq(state_, w_);
     ptx::fence_proxy_async_shared();
-    send_dq(params_, reader_.slot(), q_block_of_stage<Traits>(q.index), w_, w_);
+    send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
     ptx::wgmma_wait<0>();
     release(Traits::kDoEmpty, o);
     if (!is_first(flags)) release_q(stage_before(q.index));
@@ -217,6 +220,11 @@ class BackwardConsumer {
     o.advance();
     q_pipe_ = q;
     do_pipe_ = o;
+  }
+
+  // Under the products.
+  TANDEM_DEVICE void take_turn(int q_block) {
+    if (TANDEM_UNLIKELY(is_deterministic(params_))) take_dq_turn(params_, reader_.slot(), q_block);
   }
 
   // Until the next step's Q is there; returns its flags.

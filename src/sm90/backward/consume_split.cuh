@@ -65,6 +65,11 @@ class SplitConsumer {
   TANDEM_DEVICE int ds_before() const { return 1 - ds(); }
   TANDEM_DEVICE uint32_t ds_phase_before() const { return (step_ - 1) / 2 % 2; }
 
+  // Under the products.
+  TANDEM_DEVICE void take_turn(int q_block) {
+    if (TANDEM_UNLIKELY(is_deterministic(params_))) take_dq_turn(params_, reader_.slot(), q_block);
+  }
+
   TANDEM_DEVICE int square(int i) const { return 2 * w_ + i; }
 
   // Square i of the dQ of the step before, which is done, to its staging place.
@@ -108,7 +113,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
 
  private:
   using Base = SplitConsumer<Traits>;
-  using Base::arrive, Base::ds_before, Base::ds_phase_before, Base::square, Base::stage_square;
+  using Base::arrive, Base::ds_before, Base::ds_phase_before, Base::square, Base::stage_square, Base::take_turn;
   using Base::params_, Base::w_, Base::state_, Base::reader_, Base::step_;
   using Base::q_stage, Base::wait_q, Base::release_q, Base::do_stage, Base::wait_do, Base::release_do;
   using typename Base::Element;
@@ -144,7 +149,8 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
       ptx::wgmma_fence();
       issue_dq(state_, ds_before(), square(1));
       send_p();
-      send_dq(params_, reader_.slot(), q_block, square(0), w_);
+      take_turn(q_block);
+      send_dq<Traits>(params_, q_block, square(0), w_);
       wait_do();
       ptx::wgmma_fence();
       issue_dv(state_, do_stage(step_), true);
@@ -163,7 +169,8 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
     ptx::wgmma_fence();
     issue_dq(state_, ds_before(), square(1));
     ptx::fence_proxy_async_shared();
-    send_dq(params_, reader_.slot(), q_block, square(0), w_);
+    take_turn(q_block);
+    send_dq<Traits>(params_, q_block, square(0), w_);
     ptx::wgmma_wait<0>();
     finish_dq(q_block);
     ptx::wgmma_fence_operand(state_.acc_dv);
@@ -215,7 +222,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
     arrive(barrier_at(Traits::kDsEmpty, ds_before()));
     stage_square();
     ptx::fence_proxy_async_shared();
-    send_dq(params_, reader_.slot(), q_block, square(1), w_, false);
+    send_dq<Traits>(params_, q_block, square(1), w_);
   }
 };
 
@@ -248,7 +255,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
 
  private:
   using Base = SplitConsumer<Traits>;
-  using Base::arrive, Base::ds, Base::square, Base::stage_square;
+  using Base::arrive, Base::ds, Base::square, Base::stage_square, Base::take_turn;
   using Base::params_, Base::w_, Base::state_, Base::reader_, Base::step_;
   using Base::q_stage, Base::wait_q, Base::release_q, Base::do_stage, Base::wait_do, Base::release_do;
   using typename Base::Element;
@@ -268,6 +275,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
       write_ds();
       ptx::wgmma_fence();
       issue_dk((flags & kStepFirst) == 0);
+      take_turn(q_block);
       ptx::mbarrier_wait(barrier_at(Traits::kDsFull, ds()), step_ / 2 % 2);  // of all four warps
       make_square(0);
       release_q(q_stage());  // dK
@@ -289,7 +297,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
   TANDEM_DEVICE void send_square(int q_block, int i) {
     stage_square();
     ptx::fence_proxy_async_shared();
-    send_dq(params_, reader_.slot(), q_block, square(i), w_, i == 0);
+    send_dq<Traits>(params_, q_block, square(i), w_);
   }
 
   TANDEM_DEVICE void begin_step() {

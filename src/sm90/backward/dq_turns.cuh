@@ -14,9 +14,9 @@
 
 // Deterministic: the order in which the n_blocks of a head add to an m_block's dQ is from the last to the first, that
 // in which their tiles are drawn. A turn is the number of the n_block that adds next. Each consumer warp waits for its
-// turn before it sends its part of a step, and passes it on to the n_block before when it is about to send the next
-// step's: by then the addition has been done, as a rule, and the wait for that costs nothing. docs/SCHEDULE.md has the
-// argument that nobody waits for ever.
+// turn under a step's products, before it sends its part of dQ, and passes it on to the n_block before when it takes
+// the next step's: by then the addition has been done, as a rule, and the wait for that costs nothing. docs/SCHEDULE.md
+// has the argument that nobody waits for ever.
 //
 // The additions are the copy engine's, in the async proxy; turns are read and written with ordinary loads and stores.
 // That a bulk operation has completed makes what it wrote visible to the thread that waits for that [PTX ISA, Async
@@ -62,8 +62,8 @@ TANDEM_DEVICE void pass_dq_turn(const BackwardParams& params, uint32_t own) {
   ptx::store_release(turn_of(params, ptx::load_shared<int>(turn_place<Traits>())), own - 1);
 }
 
-// A whole warp, before its first lane sends: until all n_blocks after the tile's have added theirs. PERF: where ptxas
-// must be sure that the warp stays together, all lanes wait; at headdim 64, only one lane may.
+// A whole warp, before its first lane sends: until all n_blocks after the tile's have added theirs. PERF: all lanes
+// wait, so that ptxas is sure that the warp stays together; at headdim 64 it serializes products unless one lane does.
 template <typename Traits>
 TANDEM_DEVICE void take_dq_turn(const BackwardParams& params, BackwardSlot<Traits> slot, int q_block) {
   if (Traits::kLateP && ptx::lane_index() != 0) return;

@@ -8,6 +8,7 @@
 #include "core/work_tiles.h"
 #include "sm90/backward/key_blocks_params.h"
 #include "sm90/backward/params.h"
+#include "sm90/backward/q_blocks.cuh"
 #include "sm90/backward/row_keys.cuh"
 #include "sm90/backward/work.cuh"
 #include "sm90/ptx/device.cuh"
@@ -15,6 +16,7 @@
 #include "sm90/ptx/grid_dependency.cuh"
 #include "sm90/ptx/warp.cuh"
 #include "sm90/tile/clear_rows.cuh"
+#include "sm90/tile/warp_reduce.cuh"
 
 // Works out, for each n_block, which m_blocks visit it, which of these need no mask, and what must be cleared: a record
 // for the backward kernel, whose load thread has neither the registers nor the time for it. One warp a record.
@@ -26,11 +28,6 @@ struct KeyBlockOrigin {
   int n_block, batch;
   int first_head, last_head;  // query heads whose interval arrays matter: one stands for all that share them
 };
-
-TANDEM_DEVICE int used_length_of(const int* seqused, int64_t stride, int batch, int length) {
-  if (seqused == nullptr) return length;
-  return min_of(max_of(ptx::load_global(seqused + batch * stride), 0), length);
-}
 
 // Which of a sequence's n_blocks is drawn as number `place`. Deterministic, the last comes first (dq_turns.cuh): where
 // early rows see no late keys, it then begins where the one after it has been by the time.
@@ -44,9 +41,9 @@ TANDEM_DEVICE KeyBlockOrigin dense_key_block(const BackwardParams& params, int m
   origin.batch = batch;
   origin.n_block = n_block_at(params, index - batch * params.dense_work.m_blocks, params.dense_work.m_blocks);
   origin.sequence.q_rows = params.seqlen_q;
-  origin.sequence.q_len = used_length_of(params.seqused_q, params.seqused_q_stride, batch, params.seqlen_q);
+  origin.sequence.q_len = used_of_entry({params.seqused_q, params.seqused_q_stride}, batch, params.seqlen_q);
   origin.sequence.k_rows = params.seqlen_k;
-  origin.sequence.k_len = used_length_of(params.seqused_k, params.seqused_k_stride, batch, params.seqlen_k);
+  origin.sequence.k_len = used_of_entry({params.seqused_k, params.seqused_k_stride}, batch, params.seqlen_k);
   origin.sequence.m_block_begin = batch * m_blocks;
   return origin;
 }
@@ -100,14 +97,6 @@ TANDEM_DEVICE KeyBlockRecord closed_record(const KeyBlockParams& params, const K
   return record;
 }
 
-TANDEM_DEVICE int min_of_warp(int value) {
-  TANDEM_UNROLL
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), lanes)));
-  }
-  return value;
-}
-
 // Keys of the block that some row of its m_blocks sees, row by row. Lane i looks at every 32nd row.
 TANDEM_DEVICE void mark_seen_keys(const KeyBlockParams& params, const KeyBlockOrigin& origin, KeyBlockRecord& record) {
   const BackwardSequence& sequence = origin.sequence;
@@ -151,8 +140,8 @@ TANDEM_DEVICE void narrow_record(const KeyBlockParams& params, const KeyBlockOri
       full = full || (bounds.max_lo <= first_key && bounds.min_hi >= first_key + params.block_n);
     }
   }
-  begin = min_of_warp(begin);
-  last = -min_of_warp(-last);
+  begin = min_over_warp(begin);
+  last = max_over_warp(last);
   record.rows.m_begin = last < 0 ? 0 : begin;
   record.rows.m_end = last + 1;
   if (!ptx::any_sync(full)) mark_seen_keys(params, origin, record);

@@ -19,6 +19,7 @@
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/warp.cuh"
 #include "sm90/tile/unpack.cuh"
+#include "sm90/tile/warp_reduce.cuh"
 
 // What the backward kernel needs of each row before it begins:
 //
@@ -151,16 +152,6 @@ TANDEM_DEVICE void include_row(MBlockBounds& bounds, const BasicRowInterval<int>
   }
 }
 
-TANDEM_DEVICE int min_over_warp(int value) {
-  TANDEM_UNROLL
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    value = min_of(value, static_cast<int>(ptx::shuffle_xor(static_cast<uint32_t>(value), lanes)));
-  }
-  return value;
-}
-TANDEM_DEVICE int max_over_warp(int value) {
-  return -min_over_warp(-value);
-}
 TANDEM_DEVICE float sum_over_warp(float value) {
   TANDEM_UNROLL
   for (int lanes = 16; lanes > 0; lanes /= 2) value = ptx::add(value, ptx::shuffle_xor(value, lanes));

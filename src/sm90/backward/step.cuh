@@ -297,11 +297,9 @@ TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
                                                        acc_dq[4 * group + 3]});
   }
 }
-// After fence_proxy_async_shared() by every lane. `first`: of the step's squares.
+// After fence_proxy_async_shared() by every lane.
 template <typename Traits>
-TANDEM_DEVICE void send_dq(const BackwardParams& params, BackwardSlot<Traits> slot, int q_block, int square, int w,
-                           bool first = true) {
-  if (TANDEM_UNLIKELY(first && is_deterministic(params))) take_dq_turn(params, slot, q_block);
+TANDEM_DEVICE void send_dq(const BackwardParams& params, int q_block, int square, int w) {
   ptx::warp_sync();
   if (ptx::lane_index() != 0) return;
   uint32_t bytes = Traits::kDqWarpBytes;
