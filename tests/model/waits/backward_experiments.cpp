@@ -37,9 +37,11 @@ Experiment packed(const BackwardId& id) {
                     backward_case(packed_problem(id, {0, 1, 2 * m + 3, 40, 0, 64}, {5, 0, n + 2, 2 * n + 1, n, 1})), 2);
 }
 
-// Tiles that wait for each other's turns, on fewer blocks.
+// Tiles that wait for each other's turns, on fewer blocks; the first of one step. (Of more, the turns of the others
+// would order the last one's sum too.)
 Experiment deterministic(const BackwardId& id) {
-  optest::Problem problem = dense_problem(id, 2 * id.tiles().block_m, 4 * id.tiles().block_n);
+  optest::Problem problem = dense_problem(id, 3 * id.tiles().block_n + 64, 4 * id.tiles().block_n);
+  problem.causal = problem.top_left = true;
   problem.deterministic = true;
   return experiment("deterministic_" + id.name(), backward_case(problem), 3);
 }
