@@ -14,10 +14,11 @@
 namespace tandem::sm90 {
 
 // One consumer on its way from tile to tile. A tile is open while its last P V is still to come. If it can, it closes
-// it together with the first S of the next tile: Q must have two stages, and at most one block, other consumers', lie
-// between. HAZARD: with more of them the first S would wait for a turn that another consumer, done with its part of the
-// next tile, takes only when it has the Q after that, and that Q goes where O of the open tile is to leave from. And V
-// must have a stage for the last block, which waits there meanwhile, and for the one between.
+// it together with the first S of the next tile: Q must have two stages, and V a stage for the last block, which waits
+// there meanwhile, and for each block between, other consumers'. HAZARD: with more of these the load thread would wait
+// for that stage before it brings K of the first S. And with turns, the first S below more than one would wait for a
+// turn that another consumer, done with its part of the next tile, takes only when it has the Q after that; which goes
+// where O of the open tile is to leave from.
 template <typename Traits>
 class Consumer {
  public:
@@ -34,7 +35,7 @@ class Consumer {
       }
       if (!reader_.next()) break;
       const ConsumerTile<Traits> next = receive();
-      if (Traits::kQStages > 1 && open && tile.below == 0 && next.visits() && next.above < 2) {
+      if (Traits::kQStages > 1 && open && tile.below == 0 && next.visits() && next.above <= kMostBetween) {
         close_and_begin(tile, next);
       } else {
         if (open) close(tile);
@@ -49,6 +50,8 @@ class Consumer {
   }
 
  private:
+  static constexpr int kMostBetween = Traits::kPingPong ? 1 : Traits::kVStages - 1;
+
   TANDEM_DEVICE static ConsumerTile<Traits> no_tile() { return {TileSlot<Traits>(0), {0, 0, 0, 0}, 0, 0, 0}; }
 
   // The tile that has come, with its Q.
