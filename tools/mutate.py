@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Takes each wait, arrival, fence, commit and release out of the Hopper kernels, one by one, and asks the host model.
+And moves each access of memory past the arrival or fence that hands it over.
 
-tools/mutate.py overlay FOLDER           writes copies of the sources in which each can be taken out at run time
-tools/mutate.py run PROGRAM              runs the model without each of them, prints what it says
+tools/mutate.py overlay FOLDER           writes copies of the sources in which each can be done at run time
+tools/mutate.py run PROGRAM              runs the model with each of these changes, prints what it says
 tools/mutate.py run PROGRAM --write      and writes docs/WAITS.md; with --missing, only what it lacks
 tools/mutate.py run PROGRAM --every 12   a sample: fails if one of them is missed that docs/WAITS.md says is needed
 tools/mutate.py check                    fails if docs/WAITS.md lacks a place of the sources, or has one that is gone
 
 PROGRAM is tests/model/model_waits of a build folder, which compiles the copies: one build serves all. A place is a
 statement, as in "wait(Traits::kKFull, state.k_pipe);", or "ptx::wgmma_fence();". In the copy it reads
-"{ if (::tandem::model::kept(17)) wait(Traits::kKFull, state.k_pipe); }".
+"{ if (::tandem::model::kept(17)) wait(Traits::kKFull, state.k_pipe); }". Of an access that is moved a second copy
+follows the arrival, which is carried out if the first is not.
 """
 
 import argparse
@@ -18,11 +20,23 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from kernel_sources import (
+    CONTROL,
+    EXPRESSION,
+    NamesThatReach,
+    blanked,
+    blocks,
+    body_of,
+    function_at,
+    without_arguments,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/WAITS.md"
@@ -44,88 +58,55 @@ INSTRUCTIONS = (
 )
 FUNCTIONS = (
     r"(?:\w+\.)?(?:wait|acquire|release|take_turn|pass_turn|publish|release_by_warp|release_by_thread"
-    r"|meet|meet_at_the_end|arrive|wait_q|release_q|wait_do|release_do|wait_landed|pass_on|take_dq_turn|pass_dq_turn|finish_turns)"
+    r"|meet|meet_at_the_end|arrive|wait_q|release_q|wait_do|release_do|wait_landed|pass_on"
+    r"|take_dq_turn|pass_dq_turn|finish_turns)"
 )
 CALL = re.compile(rf"(?<![\w:.>])(?:{INSTRUCTIONS}|{FUNCTIONS})(?:<[^;(){{}}]*>)?\(")
-HEADER = re.compile(r"TANDEM_(?:DEVICE|KERNEL)\b(?:\s*TANDEM_LAUNCH_BOUNDS\([^)]*\)\s)?[^;{()]*?(\w+)\(")
-LAUNCH_BOUNDS = re.compile(r"TANDEM_LAUNCH_BOUNDS\([^)]*\)")
-COMMENT = re.compile(r"//[^\n]*")
+
+# Accesses that others may wait for, and what says to others that they have been made.
+ACCESS = re.compile(r"ptx::(?:(?:load|store)_shared|store_global|stmatrix\w*|ldmatrix\w*)\b")
+STORE = re.compile(r"ptx::(?:store_shared|store_global|stmatrix\w*)\b")
+FENCE_OF_PROXIES = re.compile(r"ptx::fence_proxy_")
+TAKES_TURN = re.compile(r"take_turn\b")
+HAND_OVER = re.compile(
+    r"ptx::(?:mbarrier_arrive\w*|fence_proxy_\w+|named_barrier_\w+|block_sync|warp_sync|cluster_arrive|store_release"
+    r"|reduce_add_release)\b"
+)
+# What neither an access that is moved nor what it is moved past has inside: it would be another schedule.
+ORDERS = re.compile(r"ptx::(?:mbarrier_|fence_|wgmma_|named_barrier_|block_sync|cluster_|store_release|wait_for_)")
+WAITS = re.compile(r"ptx::(?:mbarrier_wait|wgmma_wait|load_acquire)")
+LEAVES = re.compile(r"\b(?:return|break|continue)\b")
+
 
 # Why there is what no experiment misses, by Place.key.
-FENCE = (
-    "The ISA asks for it after any access of registers that a product writes, reads too; the model sees only that "
-    "ordinary code has changed them."
-)
-REASONS: dict[tuple[str, str, str], str] = {
-    ("forward/store.cuh", "store_tiles", "`ptx::bulk_wait<0>();`"): "Each store has been waited for until it had read "
-    "shared memory; that it is written the grid's end sees to.",
-    ("backward/store.cuh", "store_gradients", "`ptx::bulk_wait<0>();`"): "As the forward's.",
-    ("backward/consume_split.cuh", "issue_dk", "`ptx::wgmma_commit();`"): "The commit of the square of dQ that is "
-    "issued next closes the group, and both are waited for together.",
-    ("backward/consume.cuh", "run", "`ptx::mbarrier_wait(Traits::kVFull, reader_.parity());`"): "In a tile without a "
-    "step: the load thread arrives for V right after it has for K.",
-    (
-        "backward/consume_split.cuh",
-        "run",
-        "`ptx::mbarrier_wait(Traits::kVFull, reader_.parity());`",
-    ): "Consumer 0 reads "
-    "no V; that it has landed before dV takes its place follows from consumer 1's wait and meet_at_the_end().",
-    (
-        "backward/consume_split.cuh",
-        "run",
-        "`ptx::mbarrier_wait(Traits::kKFull, reader_.parity());` (number 2)",
-    ): "Consumer 1 reads K for dQ only, once P has come from consumer 0, which has waited for K.",
-    ("backward/consume_split.cuh", "send_p", "`ptx::mbarrier_wait(Traits::kPEmpty, step_ % 2 ^ 1);`"): "Consumer 0 has "
-    "waited for dS of the step before, which consumer 1 writes once it has read P.",
-    (
-        "backward/consume_split.cuh",
-        "write_ds",
-        "`ptx::mbarrier_wait(barrier_at(Traits::kDsEmpty, ds()), step_ / 2 % 2 ^ 1);`",
-    ): "P of this step has come, which consumer 0 sends once its dQ of two steps before is done.",
-    ("backward/consume_split.cuh", "begin_step", "`wait_q();` (number 2)"): "Consumer 1 reads Q for dK only, once P "
-    "has come from consumer 0, which has waited for Q; and the load thread writes the step's words before it loads dO.",
-    (
-        "backward/postprocess.cuh",
-        "sum_dsink",
-        "`ptx::block_sync();`",
-    ): "No experiment has a sink; BackwardRows tests it.",
-    ("backward/load.cuh", "run", "`ptx::fence_proxy_async();`"): "Between what the grid before has written by ordinary "
-    "stores and the copies that read it; in global memory the model does not ask for that.",
-    ("backward/consume.cuh", "release_q", "`ptx::warp_sync();`"): "The lanes have met, at meet(), since they read what "
-    "lies in the stage.",
-} | {
-    ("backward/" + file, function, "`ptx::wgmma_fence();`" + (f" (number {nth})" if nth > 1 else "")): FENCE
-    for file, function, nth in [
-        ("consume.cuh", "run_steps", 3),
-        ("consume.cuh", "run_steps", 4),
-        ("consume.cuh", "run_steps_late", 2),
-        ("consume.cuh", "run_steps_late", 3),
-        ("consume.cuh", "finish_steps", 1),
-        ("consume_split.cuh", "run_steps", 2),
-        ("consume_split.cuh", "run_steps", 3),
-        ("consume_split.cuh", "run_steps", 4),
-        ("consume_split.cuh", "begin_dq", 1),
-        ("consume_split.cuh", "make_square", 1),
-    ]
-}
+def read_reasons() -> dict[tuple[str, str, str], str]:
+    with open(ROOT / "tools/wait_reasons.toml", "rb") as file:
+        entries = tomllib.load(file)["reason"]
+    return {(entry["file"], entry["function"], place): entry["text"] for entry in entries for place in entry["places"]}
+
+
+REASONS = read_reasons()
 
 
 @dataclass
 class Place:
-    """A statement that can be taken out."""
+    """A statement that can be taken out, or an access that can be moved past another statement."""
 
-    number: int
     kernel: str
     file: str
     function: str
     statement: str
     begin: int
     end: int
-    nth: int  # of the same statements in the function, from 1
+    past: str = ""  # what it is moved past, which ends there; empty: it is taken out
+    past_end: int = 0
+    nth: int = 1  # of the same in the function
+    number: int = 0
 
     @property
     def text(self) -> str:
-        return f"`{self.statement}`" + (f" (number {self.nth})" if self.nth > 1 else "")
+        text = f"`{self.statement}`" + (f" past `{self.past}`" if self.past else "")
+        return text + (f" (number {self.nth})" if self.nth > 1 else "")
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -144,11 +125,6 @@ class Findings:
     example: str = ""
 
 
-def blanked(text: str) -> str:
-    """The text with comments replaced by blanks, so that places stay."""
-    return COMMENT.sub(lambda match: " " * len(match.group()), text)
-
-
 def end_of_statement(text: str, position: int) -> int:
     """Past the semicolon that follows the call whose "(" precedes the position."""
     depth = 1
@@ -158,13 +134,6 @@ def end_of_statement(text: str, position: int) -> int:
     while text[position] in " \n":
         position += 1
     return position + 1 if text[position] == ";" else -1
-
-
-def function_at(text: str, position: int) -> str:
-    headers = [
-        match.group(1) for match in HEADER.finditer(LAUNCH_BOUNDS.sub(lambda m: " " * len(m.group()), text[:position]))
-    ]
-    return headers[-1] if headers else ""
 
 
 def statements(text: str) -> Iterator[tuple[int, int]]:
@@ -187,17 +156,104 @@ def sources() -> list[tuple[str, Path]]:
     ]
 
 
+def shown(code: str) -> str:
+    """A statement in one line; of a body or long arguments, that there are some."""
+    line = " ".join(code.split())
+    body = body_of(line)
+    if body.startswith("{"):
+        return line[: -len(body)] + "{ ... }"
+    return line if len(line) <= 90 else without_arguments(line)
+
+
+class Moves:
+    """Which accesses can be moved past what. What a function does, its callers do."""
+
+    def __init__(self, codes: dict[str, str]) -> None:
+        self.codes = codes
+        self.names = {pattern: NamesThatReach(pattern, codes) for pattern in (ACCESS, STORE, HAND_OVER, ORDERS, WAITS)}
+
+    def reaches(self, pattern: re.Pattern[str], file: str, code: str) -> bool:
+        return bool(pattern.search(code)) or self.names[pattern].called_in(file, code)
+
+    def is_access(self, file: str, code: str) -> bool:
+        """A call, or a statement with a body, that accesses memory and has nothing inside that orders anything."""
+        if LEAVES.search(code) or self.reaches(ORDERS, file, code):
+            return False
+        done = body_of(code)
+        if done.startswith("{") or CONTROL.match(done):
+            return self.reaches(ACCESS, file, done)
+        return bool(EXPRESSION.match(done)) and self.reaches(ACCESS, file, without_arguments(done))
+
+    def hands_over(self, file: str, access: str, code: str) -> bool:
+        """Only stores can be fenced; a turn that is taken says nothing to others."""
+        if TAKES_TURN.match(code) or (FENCE_OF_PROXIES.match(code) and not self.reaches(STORE, file, access)):
+            return False
+        return self.reaches(HAND_OVER, file, code)
+
+    def passes(self, file: str, code: str) -> bool:
+        """Can an access be moved past it? Not past a loop, or what waits: that would be another schedule."""
+        match = CONTROL.match(code)
+        return (
+            not (match and match.group(1) != "if") and not LEAVES.search(code) and not self.reaches(WAITS, file, code)
+        )
+
+    def of(self, file: str) -> Iterator[tuple[int, int, int, int]]:
+        """Begin and end of each access, and of what follows it in its block and hands it over: at once, if the access
+        only reads, for what it has read may be used at once."""
+        code = self.codes[file]
+        for block in blocks(code):
+            for index, (begin, end) in enumerate(block):
+                access = code[begin:end]
+                if not self.is_access(file, access):
+                    continue
+                rest = block[index + 1 :] if self.reaches(STORE, file, access) else block[index + 1 : index + 2]
+                past = next((span for span in rest if self.hands_over(file, access, code[slice(*span)])), None)
+                if past is not None and self.passes(file, code[slice(*past)]):
+                    yield begin, end, *past
+
+
 def places() -> list[Place]:
+    texts = [
+        (kernel, str(path.relative_to(ROOT / "src/sm90")), path.read_text(encoding="utf-8"))
+        for kernel, path in sources()
+    ]
+    moves = Moves({file: blanked(text) for _, file, text in texts})
     found: list[Place] = []
-    for kernel, path in sources():
-        text = path.read_text(encoding="utf-8")
-        file = str(path.relative_to(ROOT / "src/sm90"))
-        for begin, end in statements(text):
-            statement = " ".join(text[begin:end].split())
-            function = function_at(blanked(text), begin)
-            nth = 1 + sum((file, function, statement) == (p.file, p.function, p.statement) for p in found)
-            found.append(Place(len(found), kernel, file, function, statement, begin, end, nth))
+    for kernel, file, text in texts:
+        code = moves.codes[file]
+        inside = [
+            Place(kernel, file, function_at(code, begin), " ".join(text[begin:end].split()), begin, end)
+            for begin, end in statements(text)
+        ] + [
+            Place(
+                kernel, file, function_at(code, begin), shown(code[begin:end]), begin, end, shown(code[at:after]), after
+            )
+            for begin, end, at, after in sorted(moves.of(file))
+        ]
+        for place in inside:
+            place.nth = 1 + sum(
+                (place.file, place.function, place.statement, place.past) == (p.file, p.function, p.statement, p.past)
+                for p in found
+            )
+            place.number = len(found)
+            found.append(place)
     return found
+
+
+def changed(text: str, inside: list[Place]) -> str:
+    """The source in which each of these places asks whether it is kept."""
+    added: list[tuple[int, int, str]] = []  # where, what comes first there, what
+    for place in inside:
+        test = f"if (::tandem::model::kept({place.number}))"
+        if place.past:
+            second = " ".join(blanked(text)[place.begin : place.end].split())
+            added += [(place.begin, 2, f"{{ {test} {{ "), (place.end, 0, " } }")]
+            added += [(place.past_end, 1, f" {{ if (!::tandem::model::kept({place.number})) {{ {second} }} }}")]
+        else:
+            added += [(place.begin, 2, f"{{ {test} "), (place.end, 0, " }")]
+    for where, _, what in sorted(added, key=lambda one: one[:2], reverse=True):
+        text = text[:where] + what + text[where:]
+    return text
 
 
 def write_overlay(folder: Path) -> None:
@@ -206,10 +262,7 @@ def write_overlay(folder: Path) -> None:
     for place in places():
         by_file[place.file].append(place)
     for file, inside in by_file.items():
-        text = (ROOT / "src/sm90" / file).read_text(encoding="utf-8")
-        for place in reversed(inside):
-            statement = f"{{ if (::tandem::model::kept({place.number})) {text[place.begin : place.end]} }}"
-            text = text[: place.begin] + statement + text[place.end :]
+        text = changed((ROOT / "src/sm90" / file).read_text(encoding="utf-8"), inside)
         target = folder / "sm90" / file
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.read_text(encoding="utf-8") != text:
@@ -225,21 +278,30 @@ def lines_of(program: Path, *options: str) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def experiments_of_places(program: Path, count: int) -> dict[int, list[str]]:
-    """For each place the experiments that come to it."""
+def experiments_of_places(program: Path, count: int, pool: ThreadPoolExecutor) -> dict[int, list[str]]:
+    """For each place the experiments that come to it, in the program's order."""
+    names = [line["experiment"] for line in lines_of(program, "--names")]
     found: dict[int, list[str]] = defaultdict(list)
-    for line in lines_of(program, "--places", str(count)):
-        for number in line["places"]:
-            found[number].append(line["experiment"])
+    for name, lines in zip(
+        names,
+        pool.map(lambda name: lines_of(program, "--places", str(count), "--experiment", name), names),
+        strict=True,
+    ):
+        for number in lines[0]["places"]:
+            found[number].append(name)
     return found
 
 
-def runs_without(program: Path, place: Place, experiments: list[str], seeds: int) -> list[dict]:
-    """A result for each experiment and seed."""
-    if not experiments:
-        return []
-    named = [option for name in experiments for option in ("--experiment", name)]
-    return lines_of(program, "--without", str(place.number), "--seeds", str(seeds), *named)
+def runs_without(program: Path, place: Place, experiments: list[str], seeds: int, enough: int) -> list[dict]:
+    """A result for each seed of each experiment, until so many experiments have named it in every order of events."""
+    results: list[dict] = []
+    for name in experiments:
+        found = lines_of(program, "--without", str(place.number), "--seeds", str(seeds), "--experiment", name)
+        results += found
+        enough -= all(result["kind"] for result in found)
+        if enough == 0:
+            break
+    return results
 
 
 def summary(results: list[dict]) -> Findings:
@@ -278,27 +340,43 @@ def row_of(place: Place, findings: Findings) -> str:
 INTRODUCTION = """# Every wait is needed
 
 Written by `./run model --mutate` (`tools/mutate.py`). Each row is a statement of the Hopper kernels that orders
-something: a wait, an arrival, a fence, a commit, a barrier. The host model ([MODEL.md](MODEL.md)) has run the kernels
-without it, and with all others, on the problems of `tests/model/waits`, with three seeds each: a fair order of
-events, one with the latest completions and the producer ahead, one with the latest completions and a consumer behind.
-"Named": in how many of the runs in which the statement would have been come to the model reported something, or the
-result was wrong. What it said: the kinds of reports and how often, then one of them.
+something: a wait, an arrival, a fence, a commit, a barrier, or a call of a function that is made of these. The host
+model ([MODEL.md](MODEL.md)) has run the kernels without it, and with all others, on the problems of
+`tests/model/waits`, with three seeds each: a fair order of events, one with the latest completions and the producer
+ahead, one with the latest completions and a consumer behind. Of the problems that come to the statement it takes one
+after the other, until in one of them every run has been wrong.
+"Named": in how many of these runs the model reported something, or the result was wrong. What it said: the kinds of
+reports and how often, then one of them.
 
 A statement that is named in some problems and not in others is needed by the instances or problems of those: a longer
 ring of stages, say, makes the wait for its stages follow from another.
+
+Without an arrival somebody waits for ever, which does not say that it comes late enough. So each access of memory that
+an arrival or a fence hands over, a store before it or a load right before it, is moved past that, too.
+"""
+MOVED = """
+## Moved
+
+An access, moved past what hands it over: `{ ... }` and `(...)` stand for what is left out.
+"""
+NOT_NEEDED = """
+## Not needed in the model
+
+Why they are there is said below the table.
 """
 
 
-ROW = re.compile(r"^\| (\S+) \| `(\w*)` \| (`.*?`(?: \(number \d+\))?) \|.*$", re.MULTILINE)
-HEAD = ["| file | function | without | named | what the model said |", "| --- | --- | --- | --- | --- |"]
+ROW = re.compile(r"^\| (\S+) \| `(\w*)` \| (`.*?`(?: past `.*?`)?(?: \(number \d+\))?) \|.*$", re.MULTILINE)
+HEAD = ["", "| file | function | without | named | what the model said |", "| --- | --- | --- | --- | --- |"]
+Rows = dict[tuple[str, str, str], str]
 
 
-def rows_of(text: str) -> dict[tuple[str, str, str], str]:
+def rows_of(text: str) -> Rows:
     """The rows of a document's tables, by the places that they are about."""
-    return {match.groups(): match.group() for match in ROW.finditer(text)}
+    return {(row[1], row[2], row[3].replace("\\|", "|")): row.group() for row in ROW.finditer(text)}
 
 
-def written_rows() -> tuple[dict[tuple[str, str, str], str], dict[tuple[str, str, str], str]]:
+def written_rows() -> tuple[Rows, Rows]:
     """Of the document as it is: what is needed, and what is not."""
     text = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
     needed, _, redundant = text.partition("## Not needed")
@@ -313,16 +391,18 @@ def document(all_places: list[Place], findings: dict[int, Findings]) -> str:
         if found is not None:
             (needed if found.named else redundant)[place.key] = row_of(place, found)
             (redundant if found.named else needed).pop(place.key, None)
-    in_order = [place.key for place in all_places]
-    rows = [needed[key] for key in in_order if key in needed]
-    lines = [INTRODUCTION, f"{len(in_order)} statements, {len(rows)} of them named.", "", "## Needed", "", *HEAD, *rows]
-    lines += ["", "## Not needed in the model", "", "Why they are there is said below the table.", "", *HEAD]
-    lines += [redundant[key] for key in in_order if key in redundant]
-    lines += [""]
+    taken_out = [place.key for place in all_places if not place.past]
+    moved = [place.key for place in all_places if place.past]
+    counts = [sum(key in needed for key in keys) for keys in (taken_out, moved)]
+    lines = [INTRODUCTION, f"{len(taken_out)} statements, {counts[0]} named; {len(moved)} accesses, {counts[1]} named."]
+    lines += ["", "## Needed", *HEAD, *(needed[key] for key in taken_out if key in needed)]
+    lines += [MOVED.rstrip(), *(line.replace("without", "moved") for line in HEAD)]
+    lines += [needed[key] for key in moved if key in needed]
+    left = [key for key in taken_out + moved if key in redundant]
+    lines += [NOT_NEEDED.rstrip(), *HEAD, *(redundant[key] for key in left), ""]
     lines += [
         f"- {file}, `{function}`, {text}: {REASONS.get((file, function, text), 'not known')}"
-        for file, function, text in in_order
-        if (file, function, text) in redundant
+        for file, function, text in left
     ]
     return "\n".join(lines) + "\n"
 
@@ -346,11 +426,14 @@ def run(arguments: argparse.Namespace) -> int:
         and place.number % arguments.every == arguments.first % arguments.every
         and not (arguments.missing and (place.key in needed or place.key in redundant))
     ]
-    experiments = experiments_of_places(arguments.program, len(places()))
     with ThreadPoolExecutor(arguments.jobs) as pool:
+        experiments = experiments_of_places(arguments.program, len(places()), pool)
         results = list(
             pool.map(
-                lambda place: runs_without(arguments.program, place, experiments[place.number], arguments.seeds), chosen
+                lambda place: runs_without(
+                    arguments.program, place, experiments[place.number], arguments.seeds, arguments.enough
+                ),
+                chosen,
             )
         )
     findings = {place.number: summary(found) for place, found in zip(chosen, results, strict=True)}
@@ -363,7 +446,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     missed = [place for place in chosen if findings[place.number].named == 0 and place.key not in REASONS]
     for place in missed:
-        print(f"without {place.text} in {place.function}, {place.file}, the model said nothing")
+        print(f"of {place.text} in {place.function}, {place.file}, the model said nothing")
     return 1 if missed else 0
 
 
@@ -381,6 +464,7 @@ def main() -> int:
     runs.add_argument("--place", type=int, help="only this number")
     runs.add_argument("--missing", action="store_true", help="only what docs/WAITS.md lacks")
     runs.add_argument("--seeds", type=int, default=3)
+    runs.add_argument("--enough", type=int, default=1, help="experiments that name one in every run; 0: all are run")
     runs.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.command == "overlay":

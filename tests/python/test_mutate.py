@@ -1,16 +1,14 @@
 """tools/mutate.py: which statements it takes out, and what it writes of them."""
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[2] / "tools/mutate.py"
-SPEC = importlib.util.spec_from_file_location("mutate", PATH)
-mutate = importlib.util.module_from_spec(SPEC)
-sys.modules["mutate"] = mutate
-SPEC.loader.exec_module(mutate)
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path.insert(0, str(TOOLS))
+mutate = importlib.import_module("mutate")
 
 SOURCE = """
 // release(barrier);
@@ -49,6 +47,66 @@ def test_functions() -> None:
     assert names == ["wait"] + ["some_kernel"] * 6
 
 
+ACCESSES = """
+TANDEM_DEVICE void hand(uint32_t barrier) {
+  if (lane > 0) ptx::mbarrier_arrive(barrier);
+}
+TANDEM_DEVICE float read() { return ptx::load_shared<float>(0); }
+TANDEM_DEVICE void write(uint32_t place) { ptx::store_shared(place, 1.0f); }
+TANDEM_DEVICE void all() {
+  write(0);  // past the fence
+  float x = read();
+  TANDEM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    write(i);
+  }
+  read();  // is not fenced
+  ptx::fence_proxy_async_shared();
+  const auto last = [&] {
+    if (x > 0) write(1);
+    read();
+    hand(barrier_at(full, stage));
+  };
+  write(2);
+  while (x > 1) hand(0);
+  compute(read());
+  take_turn<Traits>(w);
+  hand(0);
+  write(3);
+}
+"""
+
+
+def test_accesses_are_moved_past_what_hands_them_over() -> None:
+    code = mutate.blanked(ACCESSES)
+    moves = mutate.Moves({"file": code})
+    assert [
+        (mutate.shown(code[begin:end]), mutate.shown(code[past:after]))
+        for begin, end, past, after in sorted(moves.of("file"))
+    ] == [
+        ("write(0);", "ptx::fence_proxy_async_shared();"),
+        ("TANDEM_UNROLL for (int i = 0; i < 2; ++i) { ... }", "ptx::fence_proxy_async_shared();"),
+        ("if (x > 0) write(1);", "hand(barrier_at(full, stage));"),
+        ("read();", "hand(barrier_at(full, stage));"),
+    ]
+
+
+def test_an_access_that_is_moved() -> None:
+    text = "{ write(a,  // why\n    b); fence(); }"
+    begin, end = text.index("write"), text.index(" fence")
+    place = mutate.Place("kernel", "file", "f", "write(a, b);", begin, end, "fence();", len(text) - 2, number=7)
+    assert mutate.changed(text, [place]) == (
+        "{ { if (::tandem::model::kept(7)) { write(a,  // why\n    b); } } "
+        "fence(); { if (!::tandem::model::kept(7)) { write(a, b); } } }"
+    )
+
+
+def test_rows_are_read_as_they_are_written() -> None:
+    place = mutate.Place("kernel", "file", "f", "if (a || b) write(0);", 0, 1, "fence();", 2, nth=2)
+    row = mutate.row_of(place, mutate.Findings(runs=3, named=3))
+    assert mutate.rows_of(row) == {place.key: row}
+
+
 def test_copies_keep_their_lines(tmp_path: Path) -> None:
     mutate.write_overlay(tmp_path)
     places = mutate.places()
@@ -58,7 +116,8 @@ def test_copies_keep_their_lines(tmp_path: Path) -> None:
         copy = (tmp_path / "sm90" / file).read_text(encoding="utf-8")
         source = (mutate.ROOT / "src/sm90" / file).read_text(encoding="utf-8")
         assert copy.count("\n") == source.count("\n")
-        assert copy.count("::tandem::model::kept(") == sum(place.file == file for place in places)
+        asked = sum(2 if place.past else 1 for place in places if place.file == file)
+        assert copy.count("::tandem::model::kept(") == asked
 
 
 @pytest.mark.parametrize(

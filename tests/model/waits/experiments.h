@@ -15,9 +15,11 @@ struct Finding {
 };
 
 // A problem for one kernel, small, that comes to waits which others do not come to.
+using Run = std::function<Finding(const Options& options)>;
 struct Experiment {
   std::string name;
-  std::function<Finding(const Options& options)> run;
+  std::function<Finding()> check;  // runs it against the definition
+  std::function<Run()> prepare;    // what its runs share; all statements are kept
 };
 
 std::vector<Experiment> forward_experiments();
