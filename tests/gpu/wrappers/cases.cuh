@@ -8,6 +8,7 @@
 #include "wrappers/tma_cases.cuh"
 #include "wrappers/warp_cases.cuh"
 #include "wrappers/wgmma_cases.cuh"
+#include "wrappers/wgmma_rows_case.cuh"
 
 namespace tandem::sm90::wrappers {
 
@@ -72,6 +73,9 @@ void for_each_case(Visit visit) {
   visit(WgmmaCase<Bf16, 64, kShared, kK, kK, k128, Values::kReals>{});
   visit(WgmmaCase<Fp16, 32, kRegisters, kK, kK, k128, Values::kReals>{});
   visit(WgmmaCase<E4m3, 32, kShared, kK, kK, k128, Values::kReals>{});
+
+  visit(WgmmaOwnRows<kK>{});
+  visit(WgmmaOwnRows<kMn>{});
 
   visit(ClusterExchange{});
   visit(ClusterOwnLoad{});
