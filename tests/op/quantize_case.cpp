@@ -21,7 +21,7 @@ HostTensor int32_vector(const std::vector<int32_t>& values) {
 
 HostTensor table(const QuantizeCase& test, const std::vector<double>& values) {
   if (values.empty()) return {};
-  return filled({static_cast<int64_t>(values.size()) / test.pairs, test.pairs}, TANDEM_FP32, values);
+  return filled({static_cast<int64_t>(values.size()) / test.pairs, test.pairs}, test.table_dtype, values);
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ struct QuantizeCase {
   bool transposed = false;
   uint64_t seed = 0;
 
-  std::vector<double> cos, sin;  // (positions, pairs), fp32; empty: no rotary embedding
+  std::vector<double> cos, sin;  // (positions, pairs); empty: no rotary embedding
+  int32_t table_dtype = TANDEM_FP32;
   int64_t pairs = 0;
   bool interleaved = false;
   std::vector<int32_t> rotary_offset;  // empty: absent

@@ -1,183 +1,27 @@
 // tandem_quantize_fp8 on every backend, against its definition in double.
-#include <random>
-
 #include "backend_test.h"
-#include "quantize_case.h"
+#include "quantize_definition.h"
 
 namespace tandem::optest {
 namespace {
 
-class Quantize : public BackendTest {};
-TANDEM_ON_TARGETS_WHERE(has_any_head_dims, Quantize);
-
-std::vector<double> random_values(const QuantizeCase& test, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> normal;
-  std::vector<double> values(static_cast<size_t>(test.rows() * test.nheads * test.headdim));
-  for (double& value : values) value = normal(random);
-  return values;
-}
-
-// Sylvester's doubling, and Paley's construction for 12 = 11 + 1 where the size has a factor of 3.
-std::vector<std::vector<double>> hadamard(int64_t size) {
-  std::vector<std::vector<double>> h = {{1}};
-  if (size % 3 == 0) {
-    bool square[11] = {};
-    for (int n = 1; n < 11; ++n) square[n * n % 11] = true;
-    h.assign(12, std::vector<double>(12, -1));
-    for (int i = 0; i < 12; ++i) {
-      for (int j = 0; j < 12; ++j) {
-        if (i == 0 || i == j || (j > 0 && square[(i - j + 11) % 11]))
-          h[static_cast<size_t>(i)][static_cast<size_t>(j)] = 1;
-      }
-    }
+class Quantize : public BackendTest {
+ protected:
+  std::vector<int32_t> input_types() const {
+    if (target().fp32_inputs) return {TANDEM_BF16, TANDEM_FP16, TANDEM_FP32};
+    return {TANDEM_BF16, TANDEM_FP16};
   }
-  while (static_cast<int64_t>(h.size()) < size) {  // the Sylvester part is the inner one
-    std::vector<std::vector<double>> doubled(2 * h.size(), std::vector<double>(2 * h.size()));
-    for (size_t i = 0; i < doubled.size(); ++i) {
-      for (size_t j = 0; j < doubled.size(); ++j) doubled[i][j] = h[i / 2][j / 2] * (i % 2 == 1 && j % 2 == 1 ? -1 : 1);
-    }
-    h = doubled;
-  }
-  return h;
-}
-
-// Bits of splitmix64, from its public definition.
-double sign_of(uint64_t seed, int64_t column) {
-  uint64_t state = seed;
-  uint64_t output = 0;
-  for (int64_t n = 0; n <= column / 64; ++n) {
-    state += 0x9e3779b97f4a7c15;
-    output = state;
-    output = (output ^ (output >> 30)) * 0xbf58476d1ce4e5b9;
-    output = (output ^ (output >> 27)) * 0x94d049bb133111eb;
-    output ^= output >> 31;
-  }
-  return output >> (column % 64) & 1 ? -1 : 1;
-}
-
-class Definition {
- public:
-  explicit Definition(const QuantizeCase& test) : test_(test) {
-    if (!test.rotate) return;
-    matrix_ = hadamard(test.headdim);
-    for (std::vector<double>& line : matrix_) {
-      for (size_t c = 0; c < line.size(); ++c) line[c] *= sign_of(test.seed, static_cast<int64_t>(c));
-    }
-  }
-
-  // What is to be rounded.
-  std::vector<double> row(const std::vector<double>& x, int64_t b, int64_t i, int64_t h) const {
-    const auto begin = x.begin() + test_.x_index(b, i, h, 0);
-    std::vector<double> values(begin, begin + test_.headdim);
-    embed(b, i, values);
-    return test_.rotate ? rotated(values) : values;
-  }
-
- private:
-  void embed(int64_t b, int64_t i, std::vector<double>& x) const {
-    const int64_t offset = test_.rotary_offset.empty() ? 0 : test_.rotary_offset[static_cast<size_t>(b)];
-    for (int64_t n = 0; n < test_.pairs; ++n) {
-      const size_t entry = static_cast<size_t>((offset + i) * test_.pairs + n);
-      const double cos = static_cast<float>(test_.cos[entry]);
-      const double sin = static_cast<float>(test_.sin[entry]);
-      const size_t first = static_cast<size_t>(test_.interleaved ? 2 * n : n);
-      const size_t second = static_cast<size_t>(test_.interleaved ? 2 * n + 1 : test_.pairs + n);
-      const double a = x[first], c = x[second];
-      x[first] = a * cos - c * sin;
-      x[second] = c * cos + a * sin;
-    }
-  }
-
-  std::vector<double> rotated(const std::vector<double>& x) const {
-    std::vector<double> result;
-    for (const std::vector<double>& line : matrix_) {
-      double sum = 0;
-      for (size_t c = 0; c < x.size(); ++c) sum += line[c] * x[c];
-      result.push_back(sum / std::sqrt(static_cast<double>(test_.headdim)));
-    }
-    return result;
-  }
-
-  const QuantizeCase& test_;
-  std::vector<std::vector<double>> matrix_;  // H D
 };
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Quantize);
+INSTANTIATE_TEST_SUITE_P(Each, Quantize, ::testing::ValuesIn(quantize_targets()), target_test_name);
 
-// Each scale is the largest magnitude of its group / 448, each element nearest to y / scale (but for the rounding of y
-// itself in fp32), and what no row has is 0.
 void expect_definition(const QuantizeCase& test, const Quantized& got) {
-  ASSERT_EQ(got.error, "");
-  const Definition definition(test);
-  std::vector<double> scale(got.scale.size(), 0);
-  std::vector<bool> written(got.out.size());
-  const auto for_each_row = [&](auto visit) {
-    for (int64_t b = 0; b < test.batch; ++b) {
-      for (int64_t h = 0; h < test.nheads; ++h) {
-        for (int64_t i = 0; i < test.length(b); ++i) visit(b, i, h, definition.row(got.x, b, i, h));
-      }
-    }
-  };
-  for_each_row([&](int64_t b, int64_t i, int64_t h, const std::vector<double>& y) {
-    double& largest = scale[static_cast<size_t>(test.scale_index(b, i, h))];
-    for (double value : y) {
-      if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
-    }
-  });
-  for (size_t n = 0; n < scale.size(); ++n) {
-    scale[n] = std::max(scale[n] / 448, 0x1p-126);
-    ASSERT_NEAR(got.scale[n], scale[n], 2e-6 * scale[n]) << "scale " << n;
-  }
-  for_each_row([&](int64_t b, int64_t i, int64_t h, const std::vector<double>& y) {
-    for (size_t c = 0; c < y.size(); ++c) {
-      const size_t index = static_cast<size_t>(test.out_index(b, i, h, static_cast<int64_t>(c)));
-      written[index] = true;
-      const double wanted = y[c] / got.scale[static_cast<size_t>(test.scale_index(b, i, h))];
-      if (!std::isfinite(wanted)) {
-        EXPECT_TRUE(std::isnan(got.out[index]));
-        continue;
-      }
-      const double nearest = ulp(TANDEM_E4M3, std::fabs(got.out[index])) / 2;
-      ASSERT_NEAR(got.out[index], wanted, nearest + 448 * 1e-6)
-          << "sequence " << b << ", row " << i << ", head " << h << ", column " << c;
-    }
-  });
-  for (size_t n = 0; n < written.size(); ++n) {
-    if (written[n]) continue;
-    ASSERT_EQ(got.out[n], 0) << "element " << n << ", which no row has";
-  }
-}
-
-QuantizeCase dense_case(int64_t batch, int64_t seqlen, int64_t nheads, int64_t headdim) {
-  QuantizeCase test;
-  test.batch = batch;
-  test.seqlen = seqlen;
-  test.nheads = nheads;
-  test.headdim = headdim;
-  return test;
-}
-
-QuantizeCase packed_case(std::vector<int32_t> cu_seqlens, int64_t total, int64_t nheads, int64_t headdim) {
-  QuantizeCase test = dense_case(static_cast<int64_t>(cu_seqlens.size()) - 1, 0, nheads, headdim);
-  test.packed = true;
-  test.total = total;
-  test.cu_seqlens = std::move(cu_seqlens);
-  return test;
-}
-
-void add_rotary_tables(QuantizeCase& test, int64_t positions, int64_t pairs) {
-  test.pairs = pairs;
-  for (int64_t position = 0; position < positions; ++position) {
-    for (int64_t n = 0; n < pairs; ++n) {
-      const double angle = static_cast<double>(position) * std::pow(10000.0, -static_cast<double>(n) / pairs);
-      test.cos.push_back(std::cos(angle));
-      test.sin.push_back(std::sin(angle));
-    }
-  }
+  EXPECT_EQ(definition_fault(test, got), "");
 }
 
 TEST_P(Quantize, EveryGranularityTypeAndLayout) {
   for (const Granularity granularity : {Granularity::kTensor, Granularity::kHead, Granularity::kBlock}) {
-    for (const int32_t dtype : {TANDEM_BF16, TANDEM_FP16, TANDEM_FP32}) {
+    for (const int32_t dtype : input_types()) {
       for (const bool transposed : {false, true}) {
         QuantizeCase test = dense_case(2, 131, 3, 40);
         test.granularity = granularity;
@@ -213,12 +57,12 @@ TEST_P(Quantize, EverySequenceLengthAroundGroupsAndBlocks) {
 }
 
 TEST_P(Quantize, RotationOfEveryHeadDim) {
-  for (const int64_t headdim : {16, 24, 32, 48, 64, 96, 128, 192, 256}) {
+  for (const int64_t headdim : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}) {
     for (const uint64_t seed : {uint64_t{0}, uint64_t{1234567}, ~uint64_t{0}}) {
       QuantizeCase test = dense_case(1, 130, 1, headdim);
       test.rotate = true;
       test.seed = seed;
-      test.dtype = TANDEM_FP32;
+      test.dtype = input_types().back();
       SCOPED_TRACE(headdim);
       expect_definition(test, quantize(test, random_values(test, 5), backend()));
     }

@@ -22,12 +22,16 @@ struct Target {
   bool fp32_results = true;   // it writes O of 16-bit inputs in fp32 too
   bool broadcasts = true;     // it reads inputs with strides of 0 in place
   bool deterministic = true;  // it can give gradients of the same bits on every run
+  bool fp32_inputs = true;    // its quantiser takes fp32 besides the 16-bit types
 
   bool fixed() const { return dtype != TANDEM_DTYPE_NONE; }
 };
 
 // Programs choose by what they link, as with open_device().
 std::vector<Target> targets();
+
+// Those of the quantiser's suite, which leave each test its own type and head dims.
+std::vector<Target> quantize_targets();
 
 // The problem in the target's type and head dims. Results in fp32 stay so, if it has them.
 Problem fitted(Problem problem, const Target& target);

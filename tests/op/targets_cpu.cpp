@@ -16,4 +16,8 @@ std::vector<Target> targets() {
           {"tiled_fp16_192_128", TANDEM_BACKEND_TILED, true, TANDEM_FP16, 192, 128}};
 }
 
+std::vector<Target> quantize_targets() {
+  return {{"reference", TANDEM_BACKEND_REFERENCE}, {"tiled", TANDEM_BACKEND_TILED}};
+}
+
 }  // namespace tandem::optest

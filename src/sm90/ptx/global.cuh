@@ -8,7 +8,8 @@
 // Global memory by pointer. PTX: ld, st, atom, red.
 namespace tandem::sm90::ptx {
 
-// One access of 2, 4, 8 or 16 bytes, aligned to its size. T: any trivially copyable type of that size.
+// One access of 2, 4, 8 or 16 bytes (stores also of 1), aligned to its size. T: any trivially copyable type of that
+// size.
 template <typename T>
 TANDEM_DEVICE T load_global(const T* pointer) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
@@ -36,8 +37,12 @@ TANDEM_DEVICE T load_global(const T* pointer) {
 
 template <typename T>
 TANDEM_DEVICE void store_global(T* pointer, const T& value) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
-  if constexpr (sizeof(T) == 2) {
+  static_assert(sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  if constexpr (sizeof(T) == 1) {
+    uint8_t byte;
+    memcpy(&byte, &value, sizeof(T));
+    asm volatile("st.global.b8 [%0], %1;" ::"l"(pointer), "r"(static_cast<uint32_t>(byte)) : "memory");
+  } else if constexpr (sizeof(T) == 2) {
     uint16_t half;
     memcpy(&half, &value, sizeof(T));
     asm volatile("st.global.b16 [%0], %1;" ::"l"(pointer), "h"(half) : "memory");
@@ -61,6 +66,11 @@ TANDEM_DEVICE uint32_t atomic_add(uint32_t* pointer, uint32_t value) {
   uint32_t before;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(pointer), "r"(value) : "memory");
   return before;
+}
+
+// red.relaxed.gpu.max.u32 (6.0): no value back. Orders nothing else; the result does not depend on the order.
+TANDEM_DEVICE void reduce_max(uint32_t* pointer, uint32_t value) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(pointer), "r"(value) : "memory");
 }
 
 // red.relaxed.gpu.add.f32 (6.0): no value back; sums of several threads come in no stated order.

@@ -92,6 +92,7 @@ void for_each_case(Visit visit) {
   visit(MmaOfTiles<k64, 192>{});
 
   visit(GridDependency{});
+  visit(BytesAndMaxima{});
 }
 
 }  // namespace tandem::sm90::wrappers

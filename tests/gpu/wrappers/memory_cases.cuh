@@ -141,4 +141,28 @@ struct Atomics : CaseDefaults {
   }
 };
 
+// Single bytes, by threads side by side in one word; the largest of words that threads of several blocks offer.
+struct BytesAndMaxima : CaseDefaults {
+  static constexpr const char* kName = "bytes_and_maxima";
+  static constexpr int kThreads = 64;
+  static constexpr int kBlocks = 2;
+  static constexpr int kInWords = 2 * kThreads;
+  static constexpr uint32_t kOutFill = 7;
+  static constexpr int kOutWords = 4 + 2 * kThreads / 4;  // maxima by t % 4, then the low bytes of the words
+
+  TANDEM_DEVICE static void run(const Params& params) {
+    const int t = ptx::block_index() * kThreads + ptx::thread_rank();
+    const uint32_t word = ptx::load_global(params.in + t);
+    ptx::reduce_max(params.out + t % 4, word);
+    ptx::store_global(reinterpret_cast<uint8_t*>(params.out + 4) + t, static_cast<uint8_t>(word));
+  }
+  static void expect(const Words& in, Words& out) {
+    for (int t = 0; t < kInWords; ++t) {
+      if (out[t % 4] < in[t]) out[t % 4] = in[t];
+      uint32_t& bytes = out[4 + t / 4];
+      bytes = t % 4 == 0 ? in[t] & 0xff : bytes | (in[t] & 0xff) << (t % 4 * 8);
+    }
+  }
+};
+
 }  // namespace tandem::sm90::wrappers
