@@ -106,17 +106,17 @@ TANDEM_DEVICE void remake_p8(ConsumerState<Traits>& state, float (&sum)[2], cons
 }
 
 // Some P of a warp is 448 or beyond. The references of the rows concerned rise: P, the block's sums, O and the rows'
-// sums are multiplied by a power of two. Where 2^x was too large for fp32, or the reference is so large that exponents
-// must be taken relative to it before they are rounded, P is made anew, by this warp alone, from Q and K as they lie in
-// shared memory. Other rows stay as they are, bit for bit [12].
+// sums are multiplied by a power of two. Where 2^x or their sum was too large for fp32, or the reference is so large
+// that exponents must be taken relative to it before they are rounded, P is made anew, by this warp alone, from Q and K
+// as they lie in shared memory. Other rows stay as they are, bit for bit [12].
 template <typename Traits>
 TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&sum)[2], int q) {
   float largest[2];
   row_maxima(largest, state.acc_s);
   float (&reference)[2] = state.rows.reference;
   float rescale[2] = {1.0f, 1.0f};
-  const bool remade[2] = {largest[0] == INFINITY || is_huge(reference[0]),
-                          largest[1] == INFINITY || is_huge(reference[1])};
+  const bool remade[2] = {largest[0] > kLargestScaledP8 || is_huge(reference[0]),
+                          largest[1] > kLargestScaledP8 || is_huge(reference[1])};
   const float before[2] = {reference[0], reference[1]};
   const WarpScores<Traits> scores(q, state.k_pipe.index);
   const bool any_remade = ptx::any_sync(remade[0] || remade[1]);

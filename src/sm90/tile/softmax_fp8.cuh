@@ -20,6 +20,8 @@ constexpr float kTopExponent = 7.0f;  // of the largest P, with a new reference
 constexpr float kMaxExponent = 8.8f;  // just under that of 448
 constexpr float kLargestP8 = 448.0f;
 constexpr uint32_t kP8Limit = 0x7e7e7e7e;  // four times 448, in e4m3; P that is larger becomes 448 too, NaN 0x7f
+// Up to this a row's P are brought down by a power of two. Above, their sum may have overflowed.
+constexpr float kLargestScaledP8 = 0x1p120f;
 
 // How P of a thread's two rows is made: 2^(scale score - offset).
 struct Fp8Exponents {
