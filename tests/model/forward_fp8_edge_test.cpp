@@ -62,5 +62,27 @@ TEST_P(ForwardFp8Edges, SumsOfPAtTheEndOfFp32) {
   }
 }
 
+// Exponents that fp32 holds only in steps of 1 to 16: those of a key in the block that comes last are so many above
+// those of all keys of the block before.
+TEST_P(ForwardFp8Edges, ExponentsInStepsOfFp32) {
+  constexpr int kKeys = 128;  // of a scale
+  for (const bool masked : {false, true}) {
+    for (const double exponent : {0x1p23, 0x1p25, 0x1p27, 0x1.6p27}) {
+      for (const double step : {16.0, 32.0}) {
+        Problem problem = dense(1, 2 * kKeys);
+        problem.softmax_scale = kLn2;
+        problem.has_window = masked;
+        problem.window_left = 2 * kKeys - 2;
+        problem.k_scale = optest::ScaleSet{1, 1, 2, 3, {exponent + step, exponent}};
+        Inputs inputs = optest::constant_inputs(problem, 0, 0, 0, 0);
+        set_scores(problem, [](int64_t key) { return key == 5 || key >= kKeys ? 1 : 0; }, inputs);
+        for (size_t i = 0; i < kKeys * static_cast<size_t>(problem.headdim_v); ++i) inputs.v[i] = 1;
+        const ForwardRun run = run_forward(problem, inputs, 1, options_for(1));
+        EXPECT_EQ(fault_of(problem, inputs, run), "") << exponent << " and " << step << ", masked " << masked;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::model

@@ -125,7 +125,7 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     if (remade[half]) {
-      if (top[half] > before[half] + kMaxExponent) reference[half] = reference_for(top[half]);
+      reference[half] = follow_top(before[half], top[half]);
     } else if (largest[half] > kLargestP8) {
       reference[half] = before[half] + excess_of(largest[half]);
     }

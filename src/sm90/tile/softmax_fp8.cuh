@@ -13,7 +13,8 @@
 //
 // Exponents are scale * score - reference, where the scale may change from block to block (fp8 factors): so the
 // reference is an exponent here, not a score. The largest P of a row is 2^7 when it gets a reference, and never beyond
-// 448: a reference follows as soon as it would be, row by row [12]. Sums are of P as it was before it is rounded.
+// 448, but by what fp32 rounds off exponents beyond 2^22: a reference follows as soon as it would be, row by row [12].
+// Sums are of P as it was before it is rounded.
 namespace tandem::sm90 {
 
 constexpr float kTopExponent = 7.0f;  // of the largest P, with a new reference
@@ -29,9 +30,10 @@ struct Fp8Exponents {
   float offset[2];
 };
 
-// A row whose reference is so large that 2^kTopExponent is lost beside it has its top at 2^0.
-TANDEM_DEVICE float reference_for(float top) {
-  return is_huge(top) ? top : top - kTopExponent;
+// What a row's reference becomes when its largest exponent is `top`. HAZARD: as a difference, which is exact where it
+// counts; before + kMaxExponent is rounded, from 2^27 on to before + 16. (top - kTopExponent then to top - 8 or top.)
+TANDEM_DEVICE float follow_top(float before, float top) {
+  return top - before > kMaxExponent ? top - kTopExponent : before;
 }
 
 // The references of an exact block, whose hidden scores are -inf; scale >= 0. rescale: what sums and O so far are to be
@@ -46,7 +48,7 @@ TANDEM_DEVICE Fp8Exponents follow_maxima_fp8(SoftmaxRows& rows, float (&acc_s)[k
   for (int half = 0; half < 2; ++half) {
     const float before = rows.reference[half];
     const float top = ptx::mul(maximum[half], scale);
-    if (top > before + kMaxExponent) rows.reference[half] = reference_for(top);
+    rows.reference[half] = follow_top(before, top);
     // A row that has seen no key keeps -inf; an offset of 0 then makes every P exactly 0, not NaN.
     exponents.offset[half] = rows.reference[half] == -INFINITY ? 0.0f : rows.reference[half];
     rescale[half] = ptx::ex2(before - exponents.offset[half]);
