@@ -23,11 +23,15 @@ bool transposes(const AttentionProblem& p) {
   return is_fp8(p) && !p.v_transposed;
 }
 
-// V^T of all sequences, slot by slot (core/fp8.h).
+// Of all sequences of V^T (core/fp8.h).
+int64_t count_slots(const AttentionProblem& p) {
+  return p.packed ? packed_slot_begin(p.total_k, p.batch) : dense_slots(p.seqlen_k);
+}
+
+// V^T, slot by slot.
 TensorMapSpec slots_map_spec(const AttentionProblem& p, const ForwardTiles& tiles) {
-  const int64_t slots = p.packed ? packed_slot_begin(p.total_k, p.batch) : dense_slots(p.seqlen_k);
-  TensorMapSpec spec =
-      head_map_spec(p.v, slots, p.headdim_v, p.nheads_k, map_batch(p), tiles.headdim_v, panel_of(tiles.block_n));
+  TensorMapSpec spec = head_map_spec(p.v, count_slots(p), p.headdim_v, p.nheads_k, map_batch(p), tiles.headdim_v,
+                                     panel_of(tiles.block_n));
   spec.box[0] = tiles.block_n;
   return spec;
 }
@@ -83,10 +87,16 @@ int64_t max_m_blocks(const AttentionProblem& p, int64_t block_m) {
   return p.packed ? p.total_q / block_m + p.batch + 2 : ceil_div(p.seqlen_q, block_m) * p.batch;
 }
 
+// A sequence's keys are counted, in an int, from its first slot on.
+constexpr int64_t kMaxSlots = int64_t{1} << 30;
+
 Status check_counts(const AttentionProblem& p, const ForwardTiles& tiles) {
   if (max_of(p.total_q, p.total_k) > kMaxCount) {
     return Status::unsupported("q or k has " + std::to_string(max_of(p.total_q, p.total_k)) +
                                " rows; the sm90 backend takes up to 2^29");
+  }
+  if (p.v_transposed && count_slots(p) > kMaxSlots) {
+    return Status::unsupported("v has " + std::to_string(count_slots(p)) + " slots; the sm90 backend takes up to 2^30");
   }
   // In double: nothing in here may overflow.
   const double work = static_cast<double>(max_m_blocks(p, block_m_of(tiles))) * static_cast<double>(p.nheads_q);

@@ -43,6 +43,19 @@ AttentionProblem packed_problem() {
   return p;
 }
 
+// Sequences of few keys have up to 16 slots more than keys.
+TEST(ForwardPlan, RefusesMoreSlotsThanItCounts) {
+  AttentionProblem p = packed_problem();
+  p.q.dtype = p.k.dtype = p.v.dtype = p.dtype = DType::kE4m3;
+  p.v_transposed = true;
+  p.v.row_stride = int64_t{1} << 30;
+  p.v.head_stride = p.v.row_stride * 128;
+  p.batch = (int64_t{1} << 26) - 500 / 16;
+  EXPECT_TRUE(forward_supports(p).is_ok()) << forward_supports(p).message();
+  ++p.batch;
+  EXPECT_NE(forward_supports(p).message().find("slots; the sm90 backend takes up to 2^30"), std::string::npos);
+}
+
 TEST(ForwardPlan, RefusesInWordsWhatTheKernelCannotDo) {
   struct Case {
     const char* words;
