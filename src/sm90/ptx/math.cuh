@@ -101,7 +101,7 @@ TANDEM_DEVICE float f16_to_float(uint16_t bits) {
   return y;
 }
 
-// Two cvt.rn.satfinite.e4m3x2.f32 (7.8) and a move: to nearest even, beyond 448 to +-448; x0 in bits 0-7.
+// Two cvt.rn.satfinite.e4m3x2.f32 (7.8) and a move: to nearest even, beyond 448 to +-448, NaN to 0x7f; x0 in bits 0-7.
 TANDEM_DEVICE uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3) {
   uint32_t packed;
   asm("{\n"

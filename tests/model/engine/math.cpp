@@ -61,12 +61,12 @@ uint32_t pack_f16x2(float low, float high) {
 }
 uint32_t pack_e4m3x4(float x0, float x1, float x2, float x3) {
   constexpr float kLargest = 448.0f;
+  constexpr uint32_t kNan = 0x7f;  // whatever its sign
   uint32_t packed = 0;
   const float values[4] = {x0, x1, x2, x3};
   for (int i = 0; i < 4; ++i) {
-    // NaN stays NaN: comparisons with it are false.
     const float x = values[i] > kLargest ? kLargest : values[i] < -kLargest ? -kLargest : values[i];
-    packed |= static_cast<uint32_t>(to_e4m3(x).bits) << (8 * i);
+    packed |= (std::isnan(x) ? kNan : to_e4m3(x).bits) << (8 * i);
   }
   return packed;
 }
