@@ -87,6 +87,7 @@ TANDEM_DEVICE void top_exponents(float (&top)[2], const WarpScores<Traits>& scor
 template <typename Traits>
 TANDEM_DEVICE void remake_p8(ConsumerState<Traits>& state, float (&sum)[2], const WarpScores<Traits>& scores,
                              const bool (&remade)[2]) {
+  const float offset[2] = {offset_for(state.rows.reference[0]), offset_for(state.rows.reference[1])};
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
     if (remade[half]) sum[half] = 0.0f;
@@ -99,7 +100,7 @@ TANDEM_DEVICE void remake_p8(ConsumerState<Traits>& state, float (&sum)[2], cons
     for (int k = 0; k < 4; ++k) {
       const int half = half_of(k);
       if (!remade[half]) continue;
-      state.acc_s[i + k] = ptx::ex2(ptx::mul(s[k], state.score_scale) - state.rows.reference[half]);
+      state.acc_s[i + k] = ptx::ex2(ptx::mul(s[k], state.score_scale) - offset[half]);
       sum[half] += state.acc_s[i + k];
     }
   }
@@ -115,8 +116,8 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
   row_maxima(largest, state.acc_s);
   float (&reference)[2] = state.rows.reference;
   float rescale[2] = {1.0f, 1.0f};
-  const bool remade[2] = {largest[0] > kLargestScaledP8 || is_huge(reference[0]),
-                          largest[1] > kLargestScaledP8 || is_huge(reference[1])};
+  const bool remade[2] = {!(largest[0] <= kLargestScaledP8) || is_huge(reference[0]),  // NaN: -inf less -inf, maybe
+                          !(largest[1] <= kLargestScaledP8) || is_huge(reference[1])};
   const float before[2] = {reference[0], reference[1]};
   const WarpScores<Traits> scores(q, state.k_pipe.index);
   const bool any_remade = ptx::any_sync(remade[0] || remade[1]);
@@ -129,7 +130,7 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
     } else if (largest[half] > kLargestP8) {
       reference[half] = before[half] + excess_of(largest[half]);
     }
-    rescale[half] = ptx::ex2(before[half] - reference[half]);
+    rescale[half] = ptx::ex2(before[half] - offset_for(reference[half]));
     state.rows.sum[half] *= rescale[half];
     sum[half] *= rescale[half];
   }

@@ -36,6 +36,12 @@ TANDEM_DEVICE float follow_top(float before, float top) {
   return top - before > kMaxExponent ? top - kTopExponent : before;
 }
 
+// A row that has seen no key, or none but with scores of -inf, keeps the reference -inf; an offset of 0 then makes
+// every P exactly 0, not NaN.
+TANDEM_DEVICE float offset_for(float reference) {
+  return reference == -INFINITY ? 0.0f : reference;
+}
+
 // The references of an exact block, whose hidden scores are -inf; scale >= 0. rescale: what sums and O so far are to be
 // multiplied by. Scores of rows whose reference is huge come out as exponents.
 template <int kRegisters>
@@ -49,8 +55,7 @@ TANDEM_DEVICE Fp8Exponents follow_maxima_fp8(SoftmaxRows& rows, float (&acc_s)[k
     const float before = rows.reference[half];
     const float top = ptx::mul(maximum[half], scale);
     rows.reference[half] = follow_top(before, top);
-    // A row that has seen no key keeps -inf; an offset of 0 then makes every P exactly 0, not NaN.
-    exponents.offset[half] = rows.reference[half] == -INFINITY ? 0.0f : rows.reference[half];
+    exponents.offset[half] = offset_for(rows.reference[half]);
     rescale[half] = ptx::ex2(before - exponents.offset[half]);
   }
   if (TANDEM_UNLIKELY(ptx::any_sync(is_huge(exponents.offset[0]) || is_huge(exponents.offset[1])))) {
