@@ -7,6 +7,7 @@
 #   op         the operator tests of the forward in every instance of the kernels, side by side in one process for each
 #              core, then what takes most of the memory; with TANDEM_GPU_QUICK=1 a part of them, in less than a minute
 #   fp8        the same of the forward in e4m3, which the part op leaves out; a refusal is a fault
+#   quantize   the quantiser's: its operator tests, bits, graphs, sizes; the test program has it before the library does
 #   backward   the operator tests with gradients, in the same way. It begins with a list of what the backend
 #              differentiates; the rest is skipped, or a fault if TANDEM_REQUIRE_BACKWARD says so (64,128,192/128,
 #              deterministic, all, none; tests/gpu/op_targets.h)
@@ -20,6 +21,8 @@
 #              end of bench/results/forward.jsonl, from which tools/figures.py writes the documents
 #   bench-backward  the same of the backward, and of forward and backward together; bench/results/backward.jsonl
 #   bench-fp8  the same of the forward in e4m3, beside bf16; bench/results/forward_fp8.jsonl
+#   bench-quantize  the quantiser beside a plain copy (bench/quantize.py), once the library offers it;
+#              bench/results/quantize.jsonl
 #   errors     how far attention is from double (bench/errors.py), with what the part `python` needs; its lines go to the
 #              end of bench/results/errors_cuda.jsonl
 #
@@ -46,11 +49,11 @@ while [ $# -gt 0 ]; do
     --commit) commit=$2; shift 2 ;;
     --again) again=yes; shift ;;
     --bench) bench_options=$2; shift 2 ;;
-    unit | op | fp8 | backward | sanitizer | python | train | bench | bench-backward | bench-fp8 | errors) parts+=("$1"); shift ;;
+    unit | op | fp8 | quantize | backward | sanitizer | python | train | bench | bench-backward | bench-fp8 | bench-quantize | errors) parts+=("$1"); shift ;;
     *) sed -n '2,/^set -u/{/^set -u/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 2 ;;
   esac
 done
-[ ${#parts[@]} -gt 0 ] || parts=(unit op fp8 backward sanitizer python train bench bench-backward bench-fp8 errors)
+[ ${#parts[@]} -gt 0 ] || parts=(unit op fp8 quantize backward sanitizer python train bench bench-backward bench-fp8 bench-quantize errors)
 programs=$build/tests/gpu
 log=${log:-$build/gpu_check.log}
 export TANDEM_REQUIRE_GPU=1
@@ -59,7 +62,7 @@ die() { echo "gpu_check: $*" >&2; exit 1; }
 
 build_programs() {
   [ -x "$programs/gpu_wrapper_test" ] && return
-  [[ " ${parts[*]} " =~ ' '(unit|op|fp8|backward|sanitizer)' ' ]] || return 0
+  [[ " ${parts[*]} " =~ ' '(unit|op|fp8|quantize|backward|sanitizer)' ' ]] || return 0
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || die "no programs in $programs, and no nvcc to build them"
   cmake -S . -B "$build" -DTANDEM_CUDA=ON -DTANDEM_BUILD_CLI=OFF >/dev/null || die 'cmake failed'
   cmake --build "$build" -j "$(nproc)" --target tandem wrapper_bits gpu_wrapper_test gpu_merge_test \
@@ -104,7 +107,7 @@ part_op() {
   export TANDEM_FORWARD_ONLY=1
   "$programs/gpu_merge_test" --gtest_brief=1 || status=1
   "$programs/gpu_backend_test" --gtest_brief=1 || status=1
-  run_shards op '-*Beyond31Bits.*:*Backward*:*e4m3*:*Fp8*' || status=1
+  run_shards op '-*Beyond31Bits.*:*Backward*:*e4m3*:*Fp8*:*Quantize*' || status=1
   if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
     "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Beyond31Bits.* || status=1
   fi
@@ -118,6 +121,16 @@ part_fp8() {
   run_shards fp8 '*e4m3*:*Fp8*-*Beyond31Bits.*:*Backward*' || status=1
   if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
     "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=Fp8Beyond31Bits.* || status=1
+  fi
+  return "$status"
+}
+
+# shellcheck disable=SC2317
+part_quantize() {
+  local status=0
+  run_shards quantize '*Quantize*-*Beyond31Bits.*' || status=1
+  if [ "${TANDEM_GPU_QUICK:-0}" != 1 ]; then
+    "$programs/gpu_op_test" --gtest_brief=1 --gtest_filter=QuantizeBeyond31Bits.* || status=1
   fi
   return "$status"
 }
@@ -141,7 +154,7 @@ part_sanitizer() {
   for tool in memcheck initcheck synccheck; do
     for program in gpu_wrapper_test gpu_merge_test gpu_backward_rows_test gpu_op_test; do
       filter='*'
-      [ "$program" != gpu_op_test ] || filter='*/Contract.*:*/RandomProblems.Of*Tiles/0:*/RandomProblems.OfEveryLayout/0:*/BackwardRandom.Of*Tiles/0:*/BackwardRandom.OfEveryLayout/0'
+      [ "$program" != gpu_op_test ] || filter='*/Contract.*:*/Quantize.RandomProblems/*:*/RandomProblems.Of*Tiles/0:*/RandomProblems.OfEveryLayout/0:*/BackwardRandom.Of*Tiles/0:*/BackwardRandom.OfEveryLayout/0'
       echo "-- $tool $program"
       compute-sanitizer --tool "$tool" --error-exitcode 9 "$programs/$program" --gtest_brief=1 \
         --gtest_filter="$filter" || return 1
@@ -178,6 +191,12 @@ part_bench-fp8() {
   # shellcheck disable=SC2086 # several words
   python3 bench/compare.py --library "$build/libtandem.so" --commit "$commit" --output bench/results/forward_fp8.jsonl \
     --cells fp8 --libraries 'tandem,cudnn,cudnn-graph,fa3' $bench_options
+}
+
+# shellcheck disable=SC2317
+part_bench-quantize() {
+  mkdir -p bench/results
+  python3 bench/quantize.py --library "$build/libtandem.so" --commit "$commit" --output bench/results/quantize.jsonl
 }
 
 # shellcheck disable=SC2317

@@ -210,17 +210,6 @@ void list_backward_targets() {
   }
 }
 
-bool has_quantizer() {
-  tandem_quantize_fp8_params params = {};
-  params.struct_size = sizeof params;
-  params.exec.device = {TANDEM_CUDA, 0};
-  params.exec.backend = TANDEM_BACKEND_SM90;
-  params.x = contiguous_tensor({1, 64, 1, 64}, TANDEM_BF16);
-  params.out = contiguous_tensor({1, 64, 1, 64}, TANDEM_E4M3);
-  params.scale = contiguous_tensor({1, 1, 1}, TANDEM_FP32);
-  return tandem_quantize_fp8_check(&params) == TANDEM_OK;
-}
-
 std::vector<optest::Target> instance_targets() {
   std::vector<optest::Target> result;
   for (const HeadDims& dims : kInstances) result.push_back(target(TANDEM_BF16, dims));
@@ -250,7 +239,6 @@ std::vector<Target> targets() {
 }
 
 std::vector<Target> quantize_targets() {
-  if (!gpu_test::has_quantizer()) return {};
   Target target;
   target.name = "sm90";
   target.backend = TANDEM_BACKEND_SM90;

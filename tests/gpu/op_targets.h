@@ -35,9 +35,6 @@ bool is_forward_only();
 // Has problem's backward to be tested? If it is refused, only where it must not be.
 bool has_backward(const optest::Problem& problem);
 
-// Whether the backend quantises.
-bool has_quantizer();
-
 // Prints each target and what it has of the backward.
 void list_backward_targets();
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "float_types.h"
 #include "quantize/launch.h"
@@ -228,6 +229,19 @@ TEST(QuantizeModel, HugeTinyAndNotFinite) {
       x[static_cast<size_t>(headdim) * 134] = -kInfinity;
       EXPECT_EQ(definition_fault(test, quantize_in_model(test, x)), "");
     }
+  }
+}
+
+// TANDEM_TEST_SEED and TANDEM_TEST_COUNT change which and how many.
+TEST(QuantizeModel, RandomProblems) {
+  const char* seed_text = std::getenv("TANDEM_TEST_SEED");
+  const char* count_text = std::getenv("TANDEM_TEST_COUNT");
+  const uint64_t first = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 4000;
+  const uint64_t count = count_text != nullptr ? std::strtoull(count_text, nullptr, 10) : 20;
+  for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    SCOPED_TRACE("again: TANDEM_TEST_SEED=" + std::to_string(seed) +
+                 " TANDEM_TEST_COUNT=1 model_quantize_test --gtest_filter=*RandomProblems");
+    expect_right(optest::random_quantize_case(seed, {TANDEM_BF16, TANDEM_FP16}), seed, seed % 3 == 0 ? 3 : 1 << 20);
   }
 }
 

@@ -152,6 +152,21 @@ std::string fault_of_out(const QuantizeCase& test, const Quantized& got) {
   return fault;
 }
 
+// Offsets with gaps before, between and after, empty sequences among them; each owns rows that it does not use.
+void choose_lengths(QuantizeCase& test, std::mt19937_64& random) {
+  const auto below = [&](uint64_t bound) { return static_cast<int32_t>(random() % bound); };
+  int32_t row = below(20);
+  for (int64_t b = 0; test.packed && b <= test.batch; ++b) {
+    test.cu_seqlens.push_back(row);
+    row += below(3) == 0 ? below(3) : below(300);
+  }
+  if (test.packed) test.total = test.cu_seqlens.back() + below(20);
+  if (below(2) == 0) return;
+  std::vector<int32_t> used;
+  for (int64_t b = 0; b < test.batch; ++b) used.push_back(below(static_cast<uint64_t>(test.length(b)) + 1));
+  test.seqused = used;
+}
+
 }  // namespace
 
 std::string definition_fault(const QuantizeCase& test, const Quantized& got) {
@@ -194,6 +209,36 @@ void add_rotary_tables(QuantizeCase& test, int64_t positions, int64_t pairs) {
       test.sin.push_back(std::sin(angle));
     }
   }
+}
+
+QuantizeCase random_quantize_case(uint64_t seed, const std::vector<int32_t>& dtypes) {
+  constexpr int64_t kHeadDims[] = {8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t bound) { return static_cast<int64_t>(random() % bound); };
+  QuantizeCase test;
+  test.packed = below(2) == 0;
+  test.batch = 1 + below(4);
+  test.seqlen = test.packed ? 0 : below(300);
+  test.nheads = 1 + below(4);
+  test.headdim = below(4) == 0 ? 1 + below(256) : kHeadDims[below(11)];
+  test.dtype = dtypes[static_cast<size_t>(below(dtypes.size()))];
+  test.granularity = static_cast<Granularity>(below(3));
+  choose_lengths(test, random);
+  if (test.packed && below(3) == 0) test.blocks = 1 + below(3);  // may be fewer than the longest sequence has
+  test.transposed = below(3) == 0;
+  test.x_layout.padding = below(3) == 0 ? below(20) : 0;
+  test.out_layout.padding = below(3) == 0 ? below(20) : 0;
+  test.x_layout.offset = below(4) == 0 ? below(9) : 0;
+  test.seed = random();
+  if (test.transposed) return test;
+  const bool has_hadamard = std::find(kHeadDims, std::end(kHeadDims), test.headdim) != std::end(kHeadDims);
+  test.rotate = has_hadamard && below(2) == 0;
+  if (test.headdim < 2 || below(2) == 0) return test;
+  test.interleaved = below(2) == 0;
+  test.table_dtype = below(2) == 0 ? test.dtype : int32_t{TANDEM_FP32};
+  for (int64_t b = 0; b < test.batch; ++b) test.rotary_offset.push_back(static_cast<int32_t>(below(50)));
+  add_rotary_tables(test, 50 + std::max<int64_t>(test.seqlen, 300), 1 + below(static_cast<uint64_t>(test.headdim) / 2));
+  return test;
 }
 
 }  // namespace tandem::optest

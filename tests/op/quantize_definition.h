@@ -18,5 +18,7 @@ QuantizeCase dense_case(int64_t batch, int64_t seqlen, int64_t nheads, int64_t h
 QuantizeCase packed_case(std::vector<int32_t> cu_seqlens, int64_t total, int64_t nheads, int64_t headdim);
 // Those of the usual embedding.
 void add_rotary_tables(QuantizeCase& test, int64_t positions, int64_t pairs);
+// Of everything that a call can ask for, in one of these types.
+QuantizeCase random_quantize_case(uint64_t seed, const std::vector<int32_t>& dtypes);
 
 }  // namespace tandem::optest

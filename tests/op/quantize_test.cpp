@@ -1,4 +1,6 @@
 // tandem_quantize_fp8 on every backend, against its definition in double.
+#include <cstdlib>
+
 #include "backend_test.h"
 #include "quantize_definition.h"
 
@@ -223,6 +225,20 @@ TEST_P(Quantize, ASequenceDependsOnItselfAlone) {
       ASSERT_EQ(second.out[static_cast<size_t>(together.out_index(1, i, 0, c))],
                 single.out[static_cast<size_t>(alone.out_index(0, i, 0, c))]);
     }
+  }
+}
+
+// TANDEM_TEST_SEED and TANDEM_TEST_COUNT change which and how many.
+TEST_P(Quantize, RandomProblems) {
+  const char* seed_text = std::getenv("TANDEM_TEST_SEED");
+  const char* count_text = std::getenv("TANDEM_TEST_COUNT");
+  const uint64_t first = seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : 4000;
+  const uint64_t count = count_text != nullptr ? std::strtoull(count_text, nullptr, 10) : 100;
+  for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    const QuantizeCase test = random_quantize_case(seed, input_types());
+    SCOPED_TRACE("again: TANDEM_TEST_SEED=" + std::to_string(seed) +
+                 " TANDEM_TEST_COUNT=1 and --gtest_filter=*Quantize.RandomProblems*");
+    expect_definition(test, quantize(test, random_values(test, seed), backend()));
   }
 }
 

@@ -1,4 +1,4 @@
-"""bench/compare.py: whole runs of it on the CPU, at small sizes."""
+"""bench/compare.py and bench/quantize.py: whole runs of them on the CPU, at small sizes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "bench")]
 
 cells = importlib.import_module("cells")
 compare = importlib.import_module("compare")
+quantize = importlib.import_module("quantize")
 
 SMALL = ["--device", "cpu", "--tokens", "256", "--hidden", "128", "--reps", "2", "--warm-up", "0"]
 
@@ -52,6 +53,20 @@ def test_cells_in_e4m3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     variants = {record["variant"] for record in lines if record["dtype"] == "e4m3"}
     assert variants == {"", "scales of heads", "V in rows", "from bf16", "bf16"}
     assert {record["library"] for record in lines if record["dtype"] == "bf16"} == {"tandem", "torch"}
+
+
+def test_the_quantiser_beside_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "lines.jsonl"
+    library = str(BUILD / "libtandem.so")
+    words = [*SMALL, "--library", library, "--output", str(output), "--commit", "abc", "--runs", "2"]
+    assert quantize.main([*words, "--headdims", "64,96", "--seqlens", "128"]) == 0, capsys.readouterr().out
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert len(lines) == 2 * 2 * (len(quantize.VARIANTS) + 1)
+    assert {(record["library"], record["variant"]) for record in lines} == {
+        ("torch", "copy"),
+        *(("tandem", variant) for variant in quantize.VARIANTS),
+    }
+    assert all(0 < record["ms_min"] <= record["ms"] <= record["ms_max"] for record in lines)
 
 
 @pytest.mark.parametrize("mask", ["window", "documents", "prefix"])
