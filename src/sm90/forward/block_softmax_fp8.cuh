@@ -116,8 +116,8 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
   row_maxima(largest, state.acc_s);
   float (&reference)[2] = state.rows.reference;
   float rescale[2] = {1.0f, 1.0f};
-  const bool remade[2] = {!(largest[0] <= kLargestScaledP8) || is_huge(reference[0]),  // NaN: -inf less -inf, maybe
-                          !(largest[1] <= kLargestScaledP8) || is_huge(reference[1])};
+  const bool remade[2] = {largest[0] > kLargestScaledP8 || is_huge(reference[0]),
+                          largest[1] > kLargestScaledP8 || is_huge(reference[1])};
   const float before[2] = {reference[0], reference[1]};
   const WarpScores<Traits> scores(q, state.k_pipe.index);
   const bool any_remade = ptx::any_sync(remade[0] || remade[1]);
