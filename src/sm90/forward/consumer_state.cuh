@@ -40,7 +40,7 @@ struct ConsumerState : Fp8State<Traits> {
   float acc_o[kORegisters];          // (64, kHeadDimV): O, not normalized; anything before the tile's first P V
   uint32_t frag_p[kPSteps][4];       // (64, kBlockN) in the element type
   SoftmaxRows rows;
-  bool o_begun;                      // P V of this tile has been issued, so that acc_o holds O (in e4m3: acc_pv)
+  bool o_begun;                      // 16 bits: P V of this tile has been issued, so that acc_o holds O
   BasicRowInterval<int> visible[2];  // what this thread's rows see, for masked blocks
   PipelineState<Traits::kKStages> k_pipe;
   PipelineState<Traits::kVStages> v_pipe;

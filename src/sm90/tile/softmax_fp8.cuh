@@ -66,7 +66,9 @@ TANDEM_DEVICE Fp8Exponents follow_maxima_fp8(SoftmaxRows& rows, float (&acc_s)[k
     }
     TANDEM_UNROLL
     for (int half = 0; half < 2; ++half) {
-      if (is_huge(exponents.offset[half])) exponents.scale[half] = 1.0f, exponents.offset[half] = 0.0f;
+      if (!is_huge(exponents.offset[half])) continue;
+      exponents.scale[half] = 1.0f;
+      exponents.offset[half] = 0.0f;
     }
   }
   return exponents;

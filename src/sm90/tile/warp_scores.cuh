@@ -16,9 +16,9 @@ namespace tandem::sm90 {
 template <typename Traits>
 class WarpScores {
  public:
-  TANDEM_DEVICE WarpScores(int w, int k_stage)
+  TANDEM_DEVICE WarpScores(int q_place, int k_stage)
       : thread_(fragment_thread()),
-        q_(Traits::kSmemQ + static_cast<uint32_t>(w) * Traits::kQPlaceBytes),
+        q_(Traits::kSmemQ + static_cast<uint32_t>(q_place) * Traits::kQPlaceBytes),
         k_(Traits::kSmemK + static_cast<uint32_t>(k_stage) * KTile::kBytes) {}
 
   // Columns column .. column + 7, laid out as the same columns of the warpgroup's accumulator are.
