@@ -156,7 +156,8 @@ std::string QuantizeOnDevice::fault() const {
   got.out = decoded(downloaded<uint8_t>(out_));
   const std::vector<float> scale = downloaded<float>(scale_);
   got.scale.assign(scale.begin(), scale.end());
-  for (int64_t n = 0; n < product(test_.x_shape()); ++n) got.x.push_back(x_value(n));
+  const int64_t elements = product(test_.x_shape());
+  for (int64_t n = 0; n < elements; ++n) got.x.push_back(x_value(n));
   return definition_fault(test_, got);
 }
 

@@ -245,6 +245,17 @@ TEST(QuantizeModel, RandomProblems) {
   }
 }
 
+// More than the preparing kernel's block has threads, so that the offsets are clamped in several runs.
+TEST(QuantizeModel, MoreSequencesThanThreads) {
+  std::vector<int32_t> offsets = {0};
+  for (int n = 0; n < 600; ++n) offsets.push_back(offsets.back() + n % 9);
+  for (const bool transposed : {false, true}) {
+    QuantizeCase test = packed_case(offsets, offsets.back() + 5, 1, 8);
+    test.transposed = transposed;
+    expect_right(test, 15, 4);
+  }
+}
+
 // Offsets that go back, and beyond the buffer, are clamped as the host's are.
 TEST(QuantizeModel, WildOffsets) {
   for (const bool transposed : {false, true}) {
