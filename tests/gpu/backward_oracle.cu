@@ -40,12 +40,27 @@ __device__ void keep_maxima(Maxima* maxima, double plain_error, double largest) 
   raise_to(&maxima->largest, largest);
 }
 
-// The variants' O of a row, and of these delta. s: scores, s_rounded: those rounded; both become P of the forward.
+// The row's largest P, equal ones counted once: what P is relative to when it is rounded. Where there are no more, or
+// none that may be one, the last again.
+__device__ void find_references(const double* p, int64_t keys, double (&references)[optest::kPlainReferences]) {
+  for (int n = 0; n < optest::kPlainReferences; ++n) {
+    double next = 0;
+    for (int64_t j = threadIdx.x; j < keys; j += blockDim.x) {
+      if (n == 0 || p[j] < references[n - 1]) next = fmax(next, p[j]);
+    }
+    next = block_max(next);
+    references[n] = n == 0 || optest::may_be_reference(log(next), log(references[0])) ? next : references[n - 1];
+  }
+}
+
+// The variants' O of a row, and of these delta. s, s_rounded: P of the scores and of the rounded ones.
 __device__ void row_deltas(const DeviceView& view, const Unit& unit, const uint16_t* dout, double dlse, double* s,
                            double* s_rounded, RowStats& stats, double* out_size) {
   const int64_t keys = view.sequences[unit.sequence].k_len;
   double delta[kVariants] = {};
   double size = 0;
+  double references[optest::kPlainReferences];
+  find_references(s, keys, references);
   for (int64_t c = threadIdx.x; c < view.headdim_v; c += blockDim.x) {
     double out[kVariants] = {};
     for (int64_t j = 0; j < keys; ++j) {
@@ -55,9 +70,12 @@ __device__ void row_deltas(const DeviceView& view, const Unit& unit, const uint1
       out[kScores] += s_rounded[j] * v;
       out[kProbabilities] += round_to_16bit(view.dtype, s[j]) * v;
       out[kAll] += round_to_16bit(view.dtype, s_rounded[j]) * v;
+      for (int n = 0; n < optest::kPlainReferences; ++n) {
+        out[kOutAndGradients + n] += round_to_16bit(view.dtype, s[j] / references[n]) * references[n] * v;
+      }
     }
     out[kOut] = round_to_16bit(view.dtype, out[kNothing]);
-    out[kAll] = round_to_16bit(view.dtype, out[kAll]);
+    for (int n = kAll; n < kVariants; ++n) out[n] = round_to_16bit(view.dtype, out[n]);
     const double gradient = from_16bit(view.dtype, dout[c]);
     for (int n = 0; n < kVariants; ++n) delta[n] += gradient * out[n];
     size += fabs(gradient * out[kNothing]);
@@ -103,6 +121,10 @@ __global__ void row_kernel(DeviceView view, Units units, double* scratch, RowSta
       // Plain attention keeps LSE in fp32, right to the last place.
       const float stored = static_cast<float>(stats.lse_of_rounded);
       stats.lse_stored = static_cast<double>(nextafterf(stored, -INFINITY));
+      const float lse = static_cast<float>(stats.lse);
+      for (int n = 0; n < optest::kPlainReferences; ++n) {
+        stats.lse_near[n] = static_cast<double>(n == 1 ? lse : nextafterf(lse, n == 0 ? -INFINITY : INFINITY));
+      }
       __syncthreads();
       row_deltas(view, unit, dout, view.dlse != nullptr ? view.dlse[place] : 0, s, s_rounded, stats, &out_size);
     } else {

@@ -5,13 +5,16 @@
 
 #include "device_view.h"
 #include "oracle_math.cuh"
+#include "plain_references.h"
 
 // One row and one key of the backward's oracle, exactly and as plain attention has them.
 namespace tandem::gpu_test {
 
-// Attention exactly, and plain attention by what it rounds.
-enum Rounded : int { kNothing, kScores, kProbabilities, kOut, kAll };
-constexpr int kVariants = 5;
+// Attention exactly, and plain attention by what it rounds. From kOutAndGradients on: P, O and dS, with the forward's P
+// relative to each of its row's references, and the backward's from an LSE right to the last place; dS is made of P as
+// it was before it was rounded.
+enum Rounded : int { kNothing, kScores, kProbabilities, kOut, kAll, kOutAndGradients };
+constexpr int kVariants = kOutAndGradients + optest::kPlainReferences;
 
 // A sequence and a key head: its gradients depend on nothing else. Rows are those of the group's heads, one head after
 // the other; first_row and first_key count those of the units before.
@@ -28,6 +31,7 @@ struct Units {
 // What a row needs of its whole softmax.
 struct RowStats {
   double lse, lse_of_rounded, lse_stored;
+  double lse_near[optest::kPlainReferences];  // in fp32
   double delta[kVariants];
   double size;  // of the terms of delta
 };
@@ -99,9 +103,17 @@ __device__ inline Pair pair_of(const DeviceView& view, const RowStats& stats, do
   pair.p[kScores] = exp(s_rounded - stats.lse_of_rounded);
   pair.p[kProbabilities] = round_to_16bit(view.dtype, pair.p[kNothing]);
   pair.p[kAll] = round_to_16bit(view.dtype, exp(s_rounded - stats.lse_stored));
+  double p_of_ds[kVariants];
+  for (int n = 0; n < kOutAndGradients; ++n) p_of_ds[n] = pair.p[n];
+  for (int n = 0; n < optest::kPlainReferences; ++n) {
+    const int variant = kOutAndGradients + n;
+    p_of_ds[variant] = exp(s - stats.lse_near[n]);
+    pair.p[variant] = round_to_16bit(view.dtype, p_of_ds[variant]);
+  }
   for (int n = 0; n < kVariants; ++n) {
     const double ratio = view.softcap > 0 ? (n == kScores || n == kAll ? s_rounded : s) / view.softcap : 0;
-    pair.ds[n] = view.scale * pair.p[n] * (dp - stats.delta[n]) * (1 - ratio * ratio);
+    const double ds = p_of_ds[n] * (dp - stats.delta[n]) * (1 - ratio * ratio);
+    pair.ds[n] = view.scale * (n < kOutAndGradients ? ds : round_to_16bit(view.dtype, ds));
   }
   return pair;
 }

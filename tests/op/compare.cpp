@@ -7,6 +7,7 @@
 
 #include "dense_attention.h"
 #include "float_types.h"
+#include "plain_references.h"
 #include "runner.h"
 
 namespace tandem::optest {
@@ -37,6 +38,9 @@ struct PlainErrors {
 
   void include(const Results& plain, const Results& oracle) {
     out = std::max(out, max_error(plain.out, oracle.out));
+    include_gradients(plain, oracle);
+  }
+  void include_gradients(const Results& plain, const Results& oracle) {
     dq = std::max(dq, max_error(plain.dq, oracle.dq));
     dk = std::max(dk, max_error(plain.dk, oracle.dk));
     dv = std::max(dv, max_error(plain.dv, oracle.dv));
@@ -71,7 +75,8 @@ PlainErrors plain_fp8_errors(const Problem& problem, const Inputs& stored, const
 // Plain attention as one would write it over this interface: all in fp32 (fp64 for fp64 inputs), S, P and O rounded to
 // the input type; the backward begins from an LSE in its type, correct to the last place. No order of the sums has a
 // better claim to be plain than another, so there are several. In 16-bit types, where the order counts for little, each
-// rounding is taken by itself instead.
+// rounding is taken by itself instead; and of the gradients, those of O and dS together, with P relative to several
+// references [16].
 PlainErrors plain_errors(const Problem& problem, const Inputs& inputs, bool gradients, const Results& oracle) {
   const int32_t type = problem.dtype;
   const bool is_16bit = type == TANDEM_FP16 || type == TANDEM_BF16;
@@ -85,6 +90,12 @@ PlainErrors plain_errors(const Problem& problem, const Inputs& inputs, bool grad
     errors.include(plain_attention(problem, inputs, gradients, {type, 0, 0}), oracle);
     errors.include(plain_attention(problem, inputs, gradients, {0, type, 0}), oracle);
     errors.include(plain_attention(problem, inputs, gradients, {0, 0, type}), oracle);
+  }
+  if (is_16bit && gradients) {
+    for (int n = 1; n <= kPlainReferences; ++n) {
+      const Rounding rounding{0, type, type, problem.lse_dtype, n - 2, 0, 1, nullptr, type, n};
+      errors.include_gradients(plain_attention(problem, inputs, true, rounding), oracle);
+    }
   }
   return errors;
 }

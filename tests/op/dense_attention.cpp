@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "float_types.h"
+#include "plain_references.h"
 #include "tensor_core_sum.h"
 
 namespace tandem::optest {
@@ -70,7 +71,7 @@ class Head {
         const int64_t j = nth(n, span_.k_len);
         if (!mask_[at(i, j)]) continue;
         const Real p = probability(i, j, lse_stored);
-        const Real ds = p * score_gradient_per_p(i, j, delta);
+        const Real ds = static_cast<Real>(problem_.scale()) * score_gradient(i, j, p, lse_stored, delta);
         add_scaled(dq.data(), ds, &inputs_.k[k_index(j)], problem_.headdim);
         add_scaled(&dk[k_index(j)], ds, &inputs_.q[q_index(i)], problem_.headdim);
         add_scaled(&dv[v_index(j)], p, &inputs_.dout[out_index(i)], problem_.headdim_v);
@@ -169,10 +170,28 @@ class Head {
     }
   }
 
-  Real rounded_p(Real p, Real sum) const {
+  // The n-th largest of row i's scores, equal ones counted once; the last one before, where the next is too small to be
+  // its softmax's reference.
+  Real nth_largest_score(int64_t i, int n) const {
+    const Real infinity = std::numeric_limits<Real>::infinity();
+    Real found = infinity;
+    for (int count = 0; count < n; ++count) {
+      Real next = -infinity;
+      for (int64_t j = 0; j < span_.k_len; ++j) {
+        if (mask_[at(i, j)] && scores_[at(i, j)] < found) next = std::fmax(next, scores_[at(i, j)]);
+      }
+      if (next == -infinity || (count > 0 && !may_be_reference(next, nth_largest_score(i, 1)))) break;
+      found = next;
+    }
+    return found;
+  }
+
+  // exp(score - largest) / sum, rounded relative to the row's reference.
+  Real rounded_p(Real score, Real largest, Real sum, Real reference) const {
     const Real unit = static_cast<Real>(rounding_.p_unit);
-    return unit > 0 ? rounded(rounding_.probabilities, p * unit) / unit / sum
-                    : rounded(rounding_.probabilities, p / sum);
+    if (unit == 0) return rounded(rounding_.probabilities, std::exp(score - largest) / sum);
+    return rounded(rounding_.probabilities, std::exp(score - reference) * unit) / unit * std::exp(reference - largest) /
+           sum;
   }
 
   // Fills the row of P and returns its LSE.
@@ -193,8 +212,9 @@ class Head {
       if (mask_[at(i, j)]) sum += std::exp(scores_[at(i, j)] - largest);
     }
     row_sum_ = sum;
+    const Real reference = rounding_.reference == 0 ? largest : nth_largest_score(i, rounding_.reference);
     for (int64_t j = 0; j < span_.k_len; ++j) {
-      if (mask_[at(i, j)]) p_[at(i, j)] = rounded_p(std::exp(scores_[at(i, j)] - largest), sum);
+      if (mask_[at(i, j)]) p_[at(i, j)] = rounded_p(scores_[at(i, j)], largest, sum, reference);
     }
     return largest + std::log(sum);
   }
@@ -219,15 +239,15 @@ class Head {
     return delta - static_cast<Real>(inputs_.dlse[static_cast<size_t>(problem_.lse_index(b_, h_, i))]);
   }
 
-  // dS / P, times the scale.
-  Real score_gradient_per_p(int64_t i, int64_t j, Real delta) const {
+  Real score_gradient(int64_t i, int64_t j, Real p, Real lse, Real delta) const {
     const double* dout = &inputs_.dout[out_index(i)];
     Real ds = dot(dout, &inputs_.v[v_index(j)], problem_.headdim_v, rounding_.order) - delta;
     if (problem_.softcap > 0) {
       const Real ratio = scores_[at(i, j)] / static_cast<Real>(problem_.softcap);
       ds *= 1 - ratio * ratio;
     }
-    return ds * static_cast<Real>(problem_.scale());
+    if (rounding_.score_gradients == TANDEM_DTYPE_NONE) return p * ds;
+    return rounded(rounding_.score_gradients, std::exp(scores_[at(i, j)] - lse) * ds);
   }
 
   const Problem& problem_;

@@ -12,9 +12,11 @@ constexpr int kSumOrders = 6;
 // stored in, off by `lse_ulps` units in its last place, from which the backward takes P = exp(S - LSE) again;
 // TANDEM_DTYPE_NONE: P is the forward's. `order`: one of kSumOrders orders of every sum over keys, rows or columns.
 // delta is summed in the next one: dP, which it is subtracted from, is another kernel's sum. `p_unit`: what the largest
-// P of a row is multiplied by before it is rounded; 0: P is normalised first. `stored`: with a p_unit, the values that
-// the inputs are stored as, of which the fp8 tensor cores then make q.k and P V (tensor_core_sum.h); null: no such
-// sums.
+// P of a row is multiplied by before the forward rounds it; 0: P is normalised first. `stored`: with a p_unit, the
+// values that the inputs are stored as, of which the fp8 tensor cores then make q.k and P V (tensor_core_sum.h); null:
+// no such sums. `score_gradients`: what dS is rounded to, which is then made of P as it was before it was rounded.
+// `reference`: with a p_unit, the number of the score that it is the P of, counted from the largest, 1; 0: the largest,
+// or the sink's.
 struct Rounding {
   int32_t scores = TANDEM_DTYPE_NONE;
   int32_t probabilities = TANDEM_DTYPE_NONE;
@@ -24,6 +26,8 @@ struct Rounding {
   int order = 0;
   double p_unit = 0;
   const Inputs* stored = nullptr;
+  int32_t score_gradients = TANDEM_DTYPE_NONE;
+  int reference = 0;
 };
 
 // Forward, and with `gradients` backward too, computed in Real (float, double or long double).

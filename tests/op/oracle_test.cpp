@@ -8,6 +8,7 @@
 
 #include "compare.h"
 #include "dense_attention.h"
+#include "float_types.h"
 #include "runner.h"
 
 namespace tandem::optest {
@@ -120,6 +121,68 @@ TEST(Oracle, KnownValues) {
   EXPECT_NEAR(results.dk[1], 0.75, 1e-15);
   EXPECT_NEAR(results.dv[0], 0.25, 1e-15);
   EXPECT_NEAR(results.dv[1], 0.75, 1e-15);
+}
+
+// One row and two keys, which have an element of K in common that is so large that in dQ only the rounding errors of dS
+// are left of it. `dp_error` is added to dP of the first key.
+Results fused_attention(const Problem& problem, const Inputs& inputs, double dp_error) {
+  const auto d = static_cast<size_t>(problem.headdim);
+  const auto dot = [d](const double* a, const double* b) {
+    double sum = 0;
+    for (size_t c = 0; c < d; ++c) sum += a[c] * b[c];
+    return sum;
+  };
+  const auto rounded = [&](double value) { return round_to(problem.dtype, value); };
+  const double* const k[] = {&inputs.k[0], &inputs.k[d]};
+  const double* const v[] = {&inputs.v[0], &inputs.v[d]};
+  double s[2], p[2], ds[2];
+  for (int j : {0, 1}) s[j] = problem.scale() * dot(inputs.q.data(), k[j]);
+  const double largest = std::fmax(s[0], s[1]);
+  for (int j : {0, 1}) p[j] = std::exp(s[j] - largest);
+  const double sum = p[0] + p[1];
+  Results results;
+  for (size_t c = 0; c < d; ++c) {
+    results.out.push_back(rounded((rounded(p[0]) * v[0][c] + rounded(p[1]) * v[1][c]) / sum));
+  }
+  const double delta = dot(results.out.data(), inputs.dout.data());
+  for (int j : {0, 1}) {
+    const double dp = dot(inputs.dout.data(), v[j]) + (j == 0 ? dp_error : 0);
+    ds[j] = rounded(p[j] / sum * (dp - delta));
+    for (size_t c = 0; c < d; ++c) results.dk.push_back(rounded(problem.scale() * ds[j] * inputs.q[c]));
+    for (size_t c = 0; c < d; ++c) results.dv.push_back(rounded(rounded(p[j] / sum) * inputs.dout[c]));
+  }
+  for (size_t c = 0; c < d; ++c) results.dq.push_back(rounded(problem.scale() * (ds[0] * k[0][c] + ds[1] * k[1][c])));
+  results.lse = {largest + std::log(sum)};
+  return results;
+}
+
+// Plain attention's errors must not be small by luck, nor be so large that anything passes.
+TEST(Tolerance, OfGradientsOfTwoKeys) {
+  for (const int32_t dtype : {TANDEM_BF16, TANDEM_FP16}) {
+    const Problem problem = dense_problem(1, 1, 2, 1, 1, 128, dtype);
+    for (uint64_t seed = 1; seed <= 300; ++seed) {
+      Inputs inputs = random_inputs(problem, seed);
+      inputs.q[0] = 0;
+      inputs.k[0] = inputs.k[128] = 3728;
+      const Results oracle = dense_attention<double>(problem, inputs, true);
+      EXPECT_EQ(compare_with_oracle(problem, inputs, fused_attention(problem, inputs, 0), oracle), "") << seed;
+      const double p = oracle.dv[0] / inputs.dout[0];
+      if (p < 0.1 || p > 0.9) continue;
+      const double error = dtype == TANDEM_BF16 ? 2 : 0.25;  // dP is 11, by and large
+      EXPECT_NE(compare_with_oracle(problem, inputs, fused_attention(problem, inputs, error), oracle), "") << seed;
+    }
+  }
+}
+
+// Nothing needs rounding in a row of one key, so that dQ and dK are 0 but for the sums of dP and delta.
+TEST(Tolerance, OfGradientsOfOneKey) {
+  const Problem problem = dense_problem(1, 1, 1, 1, 1, 128, TANDEM_BF16);
+  const Inputs inputs = random_inputs(problem, 1);
+  const Results oracle = dense_attention<double>(problem, inputs, true);
+  Results results = dense_attention<float>(problem, inputs, true);
+  EXPECT_EQ(compare_with_oracle(problem, inputs, results, oracle), "");
+  for (size_t c = 0; c < 128; ++c) results.dq[c] += 0x1p-12 * inputs.k[c];
+  EXPECT_NE(compare_with_oracle(problem, inputs, results, oracle), "");
 }
 
 }  // namespace
