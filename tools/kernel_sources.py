@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 COMMENT = re.compile(r"//[^\n]*")
 HEADER = re.compile(r"TANDEM_(?:DEVICE|KERNEL)\b(?:\s*TANDEM_LAUNCH_BOUNDS\([^)]*\)\s)?[^;{()]*?(\w+)\(")
-LAUNCH_BOUNDS = re.compile(r"TANDEM_LAUNCH_BOUNDS\([^)]*\)")
+LAUNCH_BOUNDS = re.compile(r"TANDEM_LAUNCH_BOUNDS\((?:[^()]|\([^()]*\))*\)")
 CONTROL = re.compile(r"(?:TANDEM_(?:NO_)?UNROLL\s+)*(if|for|while|do|switch)\b")
 CALLED = re.compile(r"\b(\w+)(?:<[^;(){}]*>)?\(")
 EXPRESSION = re.compile(r"(?!return\b|const\b|constexpr\b|using\b)[\w:.>-]+(?:<[^;(){}]*>)?\(")

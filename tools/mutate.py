@@ -48,6 +48,7 @@ KERNELS = {
     "merge": ["src/sm90/merge/*.cuh"],
     "tile": ["src/sm90/tile/*.cuh"],
     "backward": ["src/sm90/backward/*.cuh"],
+    "quantize": ["src/sm90/quantize/*.cuh"],
 }
 
 # Instructions that order something, and the kernels' own functions that are made of them.

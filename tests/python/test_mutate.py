@@ -16,7 +16,7 @@ template <int kStages>
 TANDEM_DEVICE void wait(uint32_t full, PipelineState<kStages> state) {
   ptx::mbarrier_wait(barrier_at(full, state.index), state.phase);
 }
-TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
+TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, (Smem<Traits>::kBlocks))
     some_kernel(const TANDEM_GRID_CONSTANT Params params) {
   if (lane == 0) ptx::bulk_wait_read<0>();
   const auto finish = [&] { ptx::wgmma_wait<1>(); };

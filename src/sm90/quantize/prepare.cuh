@@ -54,8 +54,8 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(kPrepareThreads, 1)
     prepare_quantize_kernel(const TANDEM_GRID_CONSTANT PrepareQuantizeParams params) {
   if (ptx::thread_rank() == 0) ptx::check_dynamic_shared_base();
   ptx::launch_dependent_grid();
-  set_smallest_scales(params);
   if (params.offsets != nullptr && ptx::block_index() == 0) clamp_offsets(params);
+  set_smallest_scales(params);
 }
 
 }  // namespace tandem::sm90

@@ -150,7 +150,7 @@ Launch launch_of(const sm90::QuantizePlan& plan, int64_t blocks, const QuantizeP
   return launch;
 }
 
-std::string run_all(Machine& machine, const sm90::QuantizePlan& plan, int most_blocks) {
+RunResult run_all(Machine& machine, const sm90::QuantizePlan& plan, int most_blocks) {
   RunResult result;
   if (plan.prepare_blocks > 0) {
     Launch launch;
@@ -164,26 +164,32 @@ std::string run_all(Machine& machine, const sm90::QuantizePlan& plan, int most_b
   largest.pass = sm90::QuantizePass::kLargest;
   if (plan.largest_blocks > 0) result = machine.run(launch_of(plan, plan.largest_blocks, largest, most_blocks));
   if (plan.blocks > 0) result = machine.run(launch_of(plan, plan.blocks, plan.params, most_blocks));
-  return result.report ? result.text() : "";
+  return result;
 }
 
 }  // namespace
 
-optest::Quantized quantize_in_model(const QuantizeCase& test, const std::vector<double>& x,
-                                    const QuantizeOptions& options) {
+QuantizeRun run_quantize(const QuantizeCase& test, const std::vector<double>& x, const QuantizeOptions& options) {
   Machine machine(options.machine);
   ModelCase memory(machine.global(), test, x);
   QuantizeProblem problem = memory.problem();
   const Status status = sm90::quantize_supports(problem);
   if (!status.is_ok()) throw std::invalid_argument(status.message());
   problem.exec.workspace = machine.global().allocate("workspace", sm90::quantize_workspace(problem).bytes);
-  optest::Quantized result;
-  result.error = run_all(machine, sm90::plan_quantize(problem), options.most_blocks);
-  result.error += memory.out.home().changes_outside_view() + memory.scale.home().changes_outside_view();
-  result.out = memory.out.home().values();
-  result.scale = memory.scale.home().values();
-  result.x = memory.x.home().values();
-  return result;
+  QuantizeRun run;
+  run.result = run_all(machine, sm90::plan_quantize(problem), options.most_blocks);
+  optest::Quantized& quantized = run.quantized;
+  if (run.result.report) quantized.error = run.result.text();
+  quantized.error += memory.out.home().changes_outside_view() + memory.scale.home().changes_outside_view();
+  quantized.out = memory.out.home().values();
+  quantized.scale = memory.scale.home().values();
+  quantized.x = memory.x.home().values();
+  return run;
+}
+
+optest::Quantized quantize_in_model(const QuantizeCase& test, const std::vector<double>& x,
+                                    const QuantizeOptions& options) {
+  return run_quantize(test, x, options).quantized;
 }
 
 }  // namespace tandem::model

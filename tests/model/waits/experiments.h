@@ -24,5 +24,6 @@ struct Experiment {
 
 std::vector<Experiment> forward_experiments();
 std::vector<Experiment> backward_experiments();
+std::vector<Experiment> quantize_experiments();
 
 }  // namespace tandem::model

@@ -24,7 +24,7 @@ constexpr uint64_t kMostSteps = 20'000'000;
 
 std::vector<Experiment> all_experiments() {
   std::vector<Experiment> all;
-  for (const auto& some : {forward_experiments(), backward_experiments()})
+  for (const auto& some : {forward_experiments(), backward_experiments(), quantize_experiments()})
     all.insert(all.end(), some.begin(), some.end());
   return all;
 }
