@@ -28,6 +28,22 @@ Precision precision(int32_t dtype) {
   }
 }
 
+// Of zero and subnormal numbers, one below all others.
+int exponent_of(double magnitude) {
+  uint64_t bits;
+  std::memcpy(&bits, &magnitude, sizeof bits);
+  return static_cast<int>(bits >> 52) - 1023;
+}
+
+// Much of the tests' time went into ldexp.
+double power_of_two(int exponent) {
+  if (exponent < -1022) return std::ldexp(1.0, exponent);
+  const uint64_t bits = static_cast<uint64_t>(exponent + 1023) << 52;
+  double power;
+  std::memcpy(&power, &bits, sizeof power);
+  return power;
+}
+
 template <typename T>
 T read(const uint8_t* storage, int64_t index) {
   T value;
@@ -63,7 +79,7 @@ double fp16_value(uint16_t bits) {
   } else if (exponent == 0) {
     value = mantissa * 0x1p-24;
   } else {
-    value = std::ldexp(1024 + mantissa, exponent - 25);
+    value = (1024 + mantissa) * power_of_two(exponent - 25);
   }
   return bits >> 15 ? -value : value;
 }
@@ -74,15 +90,15 @@ uint16_t fp16_bits(double rounded) {
   if (std::isinf(rounded)) return sign | 0x7c00;
   const double magnitude = std::fabs(rounded);
   if (magnitude < 0x1p-14) return sign | static_cast<uint16_t>(magnitude * 0x1p24);
-  const int exponent = std::ilogb(magnitude);
-  const int mantissa = static_cast<int>(std::ldexp(magnitude, 10 - exponent)) - 1024;
+  const int exponent = exponent_of(magnitude);
+  const int mantissa = static_cast<int>(magnitude * power_of_two(10 - exponent)) - 1024;
   return sign | static_cast<uint16_t>((exponent + 15) << 10 | mantissa);
 }
 
 double e4m3_value(uint8_t bits) {
   const int exponent = bits >> 3 & 0xf;
   const int mantissa = bits & 7;
-  double value = exponent == 0 ? mantissa * 0x1p-9 : std::ldexp(8 + mantissa, exponent - 10);
+  double value = exponent == 0 ? mantissa * 0x1p-9 : (8 + mantissa) * power_of_two(exponent - 10);
   if ((bits & 0x7f) == 0x7f) value = std::numeric_limits<double>::quiet_NaN();
   return bits >> 7 ? -value : value;
 }
@@ -92,8 +108,8 @@ uint8_t e4m3_bits(double rounded) {
   if (!std::isfinite(rounded)) return sign | 0x7f;
   const double magnitude = std::fabs(rounded);
   if (magnitude < 0x1p-6) return sign | static_cast<uint8_t>(magnitude * 0x1p9);
-  const int exponent = std::ilogb(magnitude);
-  const int mantissa = static_cast<int>(std::ldexp(magnitude, 3 - exponent)) - 8;
+  const int exponent = exponent_of(magnitude);
+  const int mantissa = static_cast<int>(magnitude * power_of_two(3 - exponent)) - 8;
   return sign | static_cast<uint8_t>((exponent + 7) << 3 | mantissa);
 }
 
@@ -114,8 +130,8 @@ int64_t element_bytes(int32_t dtype) {
 
 double ulp(int32_t dtype, double magnitude) {
   const Precision type = precision(dtype);
-  const int exponent = magnitude > 0 ? std::max(std::ilogb(magnitude), type.min_exponent) : type.min_exponent;
-  return std::ldexp(1.0, exponent - type.mantissa_bits);
+  if (!std::isfinite(magnitude)) return std::numeric_limits<double>::infinity();
+  return power_of_two(std::max(exponent_of(magnitude), type.min_exponent) - type.mantissa_bits);
 }
 
 double round_to(int32_t dtype, double value) {

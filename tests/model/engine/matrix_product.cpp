@@ -75,7 +75,11 @@ constexpr int kZeroExponent = -10'000;
 constexpr int kSpecialExponent = 1'000'000;  // of infinities and NaNs
 
 int exponent_of(float x) {
-  return x == 0 ? kZeroExponent : std::isfinite(x) ? std::ilogb(x) : kSpecialExponent;
+  const double wide = x;  // a normal number
+  uint64_t bits;
+  std::memcpy(&bits, &wide, sizeof(bits));
+  const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+  return x == 0 ? kZeroExponent : exponent == 1024 ? kSpecialExponent : exponent;
 }
 
 std::vector<int> exponents_of(const std::vector<float>& values) {
@@ -122,8 +126,15 @@ double plain_sum(const Operands& operands, int row, int column, double sum) {
   return sum;
 }
 
+// As wide as the machine's vectors are, which changes no bit.
+#ifdef __x86_64__
+#define TANDEM_MODEL_VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define TANDEM_MODEL_VECTORS
+#endif
+
 // d: the row's accumulators, in and out.
-void multiply_row(const Operands& operands, int row, float* d) {
+TANDEM_MODEL_VECTORS void multiply_row(const Operands& operands, int row, float* d) {
   const int n = operands.n;
   const auto [term_bits, result_bits] = operands.precision;
   std::vector<int> largest(n);
@@ -136,7 +147,7 @@ void multiply_row(const Operands& operands, int row, float* d) {
     }
   }
   std::vector<double> scales(n);
-  std::vector<int64_t> sums(n);
+  std::vector<double> sums(n);  // of integers, exact
   for (int column = 0; column < n; ++column) {
     constexpr int kLimit = 500;  // beyond the exponents of products: zeros and specials, which need no scale
     scales[column] = power_of_two(term_bits - std::clamp(largest[column], -kLimit, kLimit));
@@ -152,7 +163,7 @@ void multiply_row(const Operands& operands, int row, float* d) {
   for (int column = 0; column < n; ++column) {
     const bool special = largest[column] > kSpecialExponent / 2;
     d[column] = special ? static_cast<float>(plain_sum(operands, row, column, d[column]))
-                        : cut(static_cast<double>(sums[column]) / scales[column], result_bits);
+                        : cut(sums[column] / scales[column], result_bits);
   }
 }
 

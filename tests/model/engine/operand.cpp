@@ -1,6 +1,7 @@
 #include "engine/operand.h"
 
 #include <cstring>
+#include <vector>
 
 #include "core/dtype.h"
 
@@ -9,6 +10,16 @@ namespace {
 
 constexpr int kChunkBytes = 16;
 constexpr int kAtomRows = 8;  // rows of K-major operands, k of MN-major ones, after which the stride applies
+
+// Of all bit patterns.
+template <typename Element>
+std::vector<float> values_of(int patterns) {
+  std::vector<float> values;
+  for (int bits = 0; bits < patterns; ++bits) {
+    values.push_back(to_float(Element{static_cast<decltype(Element::bits)>(bits)}));
+  }
+  return values;
+}
 
 uint32_t field(uint64_t bits, int first) {
   return static_cast<uint32_t>(bits >> first & 0x3fff) << 4;
@@ -78,10 +89,12 @@ uint32_t mn_major_chunk(const MatrixDescriptor& d, int index, int k) {
 }
 
 float decode_element(ElementType type, const uint8_t* bytes) {
-  if (type == ElementType::kE4m3) return to_float(E4m3{bytes[0]});
+  static const std::vector<float> e4m3 = values_of<E4m3>(1 << 8);
+  static const std::vector<float> fp16 = values_of<Fp16>(1 << 16);
+  if (type == ElementType::kE4m3) return e4m3[bytes[0]];
   uint16_t bits;
   std::memcpy(&bits, bytes, sizeof(bits));
-  return type == ElementType::kBf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
+  return type == ElementType::kBf16 ? to_float(Bf16{bits}) : fp16[bits];
 }
 
 }  // namespace tandem::model
