@@ -11,6 +11,8 @@
 #include "sm90/forward/plan.h"
 #include "sm90/merge/launch.h"
 #include "sm90/merge/plan.h"
+#include "sm90/quantize/launch.h"
+#include "sm90/quantize/plan.h"
 
 namespace tandem {
 namespace {
@@ -20,7 +22,8 @@ Status prepare(int32_t device_ordinal) {
   TANDEM_RETURN_IF_ERROR(scope.status());
   TANDEM_RETURN_IF_ERROR(sm90::prepare_forward());
   TANDEM_RETURN_IF_ERROR(sm90::prepare_backward());
-  return sm90::prepare_merge();
+  TANDEM_RETURN_IF_ERROR(sm90::prepare_merge());
+  return sm90::prepare_quantize();
 }
 
 // With needs_grad the forward answers for the backward as well.
@@ -36,15 +39,7 @@ Status backward_of_forward_supports(const AttentionProblem& problem) {
   return {status.code(), "exec.needs_grad is 1, and its backward is refused: " + status.message()};
 }
 
-// The kernel for it has run in the host model, and not yet on a GPU.
-Status refuse_fp8(const AttentionProblem& problem) {
-  if (!is_fp8(problem.dtype)) return Status::ok();
-  return Status::unsupported(std::string("q, k and v are ") + dtype_name(problem.dtype) +
-                             "; the sm90 backend takes fp16 and bf16");
-}
-
 Status supports(const AttentionProblem& problem) {
-  TANDEM_RETURN_IF_ERROR(refuse_fp8(problem));
   if (problem.backward) return sm90::backward_supports(problem);
   if (problem.exec.needs_grad) TANDEM_RETURN_IF_ERROR(backward_of_forward_supports(problem));
   return sm90::forward_supports(problem);
@@ -89,6 +84,9 @@ const Backend kSm90Backend = {
     sm90::merge_supports,
     sm90::launch_merge,
     copy_to_host,
+    sm90::quantize_supports,
+    sm90::quantize_workspace,
+    sm90::launch_quantize,
 };
 
 }  // namespace tandem

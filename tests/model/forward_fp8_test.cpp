@@ -84,16 +84,7 @@ class ForwardFp8 : public testing::TestWithParam<InstanceId> {
   }
 };
 
-// Those that transpose V themselves; the others give the same bits.
-std::vector<InstanceId> transposing_instances() {
-  std::vector<InstanceId> instances;
-  for (const InstanceId& instance : forward_instances(TANDEM_E4M3)) {
-    if (!instance.v_in_slots) instances.push_back(instance);
-  }
-  return instances;
-}
-
-INSTANTIATE_TEST_SUITE_P(E4m3, ForwardFp8, testing::ValuesIn(transposing_instances()),
+INSTANTIATE_TEST_SUITE_P(E4m3, ForwardFp8, testing::ValuesIn(forward_instances(TANDEM_E4M3)),
                          [](const testing::TestParamInfo<InstanceId>& info) { return info.param.name(); });
 
 TEST_P(ForwardFp8, ScalesOfEveryShape) {
@@ -179,19 +170,6 @@ TEST_P(ForwardFp8, ScalesMultiplyTheStoredValues) {
   ForwardRun scaled = run_case(problem, inputs);
   for (double& out : scaled.outputs.out) out *= 4;
   expect_same_bits(plain, scaled);
-}
-
-// The kernel transposes V to the same slots.
-TEST_P(ForwardFp8, VInSlotsGivesTheSameBits) {
-  for (const bool packed : {false, true}) {
-    Problem problem = packed ? packed_problem(id(), {5, 0, 33}, {100, 3, 2 * n() + 3}, 2) : dense(40, 2 * n() + 3, 2);
-    problem.v_scale = random_scales(problem.batch, 2, scale_blocks(2 * n() + 3), 10);
-    problem.causal = true;
-    const Inputs inputs = optest::random_inputs(problem, 11);
-    const ForwardRun rows = run_case(problem, inputs);
-    problem.v_transposed = true;
-    expect_same_bits(rows, run_case(problem, inputs, 2));
-  }
 }
 
 // The tensor core's sum loses 7e-4 of itself every 32 keys, always towards 0: 5 % at 4k keys if nothing is done about

@@ -165,12 +165,6 @@ bool backward_is_empty(const AttentionProblem& p) {
 Status backward_supports(const AttentionProblem& p) {
   TANDEM_RETURN_IF_ERROR(check_types(p));
   TANDEM_RETURN_IF_ERROR(check_headdims(p));
-  if (p.exec.deterministic && !kDeterministicIsTested) {
-    return Status::unsupported(
-        "exec.deterministic is 1; the backward of the sm90 backend sums dQ up in no fixed order, for that it can do so "
-        "in "
-        "one has not been tested on a GPU");
-  }
   if (backward_is_empty(p) || is_without_rows(p)) return Status::ok();
   const BackwardTiles& tiles = kBackwardTiles[tiles_row_of(p)];
   TANDEM_RETURN_IF_ERROR(check_counts(p, tiles));

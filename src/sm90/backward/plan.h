@@ -26,10 +26,6 @@ struct BackwardPlan {
   PostprocessPlan postprocess;
 };
 
-// Set this to true once tests/gpu have seen it: all below backward_supports() runs deterministic problems, but only the
-// host model has.
-constexpr bool kDeterministicIsTested = false;
-
 // Ok, or in words why the kernels cannot run this problem. Reads no data; pointers may be null.
 Status backward_supports(const AttentionProblem& problem);
 

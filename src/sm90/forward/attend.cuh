@@ -93,7 +93,7 @@ TANDEM_DEVICE void issue_pv_fp8(ConsumerState<Traits>& state, uint32_t v_offset)
   using VTile = typename Traits::VTile;
   TANDEM_UNROLL
   for (int step = 0; step < ConsumerState<Traits>::kPSteps; ++step) {
-    const bool accumulate = step > 0 || state.pv_blocks > 0;
+    const bool accumulate = step > 0 || (Traits::kSumIsBf16 ? state.o_begun : state.pv_blocks > 0);
     ptx::Wgmma<E4m3, Traits::kProductColumns>::template rs<>(
         state.acc_pv, state.frag_p[step], advance(VTile::k_major(Traits::kSmemV, step), v_offset), accumulate);
     if constexpr (Traits::kOnesApart) {
@@ -101,6 +101,7 @@ TANDEM_DEVICE void issue_pv_fp8(ConsumerState<Traits>& state, uint32_t v_offset)
                                                      VTile::k_major(Traits::kSmemOnes, step), accumulate);
     }
   }
+  state.o_begun = true;
 }
 
 template <typename Traits>
@@ -199,11 +200,12 @@ TANDEM_DEVICE void last_product(ConsumerState<Traits>& state, const Under& under
 // P of a tile's first key block.
 template <typename Traits>
 TANDEM_DEVICE void first_softmax(ConsumerState<Traits>& state, const ForwardParams& params,
-                                 const ConsumerBlocks& blocks) {
+                                 const ConsumerTile<Traits>& tile, int w) {
+  const ConsumerBlocks blocks = tile.slot.blocks(w);
   const bool masked = blocks.full_end < blocks.end || blocks.full_begin == blocks.full_end;
   if constexpr (Traits::kFp8) {
-    prepare_scores_fp8(state, params, blocks.end - 1, masked);
-    exact_softmax_fp8<true>(state, [] {});
+    prepare_scores_fp8(state, params, tile, blocks.end - 1, masked, w);
+    exact_softmax_fp8<true>(state, masked ? kTopExponentIfMasked : kTopExponent, [] {});
   } else {
     if (masked) transform_and_mask(state, params, blocks.end - 1);
     exact_softmax<true>(state, params.scale_log2, [] {});
@@ -212,14 +214,14 @@ TANDEM_DEVICE void first_softmax(ConsumerState<Traits>& state, const ForwardPara
 
 // Key blocks from n_block down to `last`: S of this one under P V of the one before.
 template <typename Traits, bool kMasked>
-TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardParams& params, int q, int& n_block,
-                                 int last, int w) {
+TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardParams& params,
+                                 const ConsumerTile<Traits>& tile, int& n_block, int last, int w) {
   TANDEM_NO_UNROLL
   for (; n_block >= last; --n_block) {
     wait(Traits::kKFull, state.k_pipe);
     take_turn<Traits>(w);
     ptx::wgmma_fence();
-    issue_s(state, q);
+    issue_s(state, tile.q);
     wait(Traits::kVFull, state.v_pipe);
     issue_pv(state);
     pass_turn<Traits>(w);
@@ -231,10 +233,11 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
       release(Traits::kVEmpty, state.v_pipe);
     };
     if constexpr (Traits::kFp8) {
-      softmax_fp8<kMasked>(state, params, n_block, q, finish_product);
-      if (state.pv_blocks >= params.promotion_blocks) promote(state, false);
+      state.sum_rescale[0] = state.sum_rescale[1] = 1.0f;
+      softmax_fp8<kMasked>(state, params, tile, n_block, w, finish_product);
+      promote_if_due(state, params.promotion_blocks);
     } else if constexpr (Traits::kLazy && !kMasked) {
-      lazy_softmax(state, params.scale_log2, q, finish_product);
+      lazy_softmax(state, params.scale_log2, tile.q, finish_product);
     } else {
       release(Traits::kKEmpty, state.k_pipe);
       if constexpr (kMasked) transform_and_mask(state, params, n_block);
@@ -245,16 +248,16 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
   }
 }
 
-// All key blocks of a tile, whose first S is there; the last P V is left to come.
+// All key blocks of a tile, whose first S is there; the last P V is left to come. Which they are is read from the slot
+// as it is needed, rather than kept in registers.
 template <typename Traits>
 TANDEM_DEVICE void attend_tile(ConsumerState<Traits>& state, const ForwardParams& params,
                                const ConsumerTile<Traits>& tile, int w) {
-  const ConsumerBlocks& blocks = tile.blocks;
-  first_softmax(state, params, blocks);
-  int n_block = blocks.end - 2;
-  attend_blocks<Traits, true>(state, params, tile.q, n_block, blocks.full_end, w);
-  attend_blocks<Traits, false>(state, params, tile.q, n_block, blocks.full_begin, w);
-  attend_blocks<Traits, true>(state, params, tile.q, n_block, blocks.begin, w);
+  first_softmax(state, params, tile, w);
+  int n_block = tile.slot.blocks(w).end - 2;
+  attend_blocks<Traits, true>(state, params, tile, n_block, tile.slot.blocks(w).full_end, w);
+  attend_blocks<Traits, false>(state, params, tile, n_block, tile.slot.blocks(w).full_begin, w);
+  attend_blocks<Traits, true>(state, params, tile, n_block, tile.slot.blocks(w).begin, w);
 }
 
 }  // namespace tandem::sm90

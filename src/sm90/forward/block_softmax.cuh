@@ -27,7 +27,6 @@ namespace tandem::sm90 {
 template <typename Traits>
 TANDEM_DEVICE void find_visible_keys(BasicRowInterval<int> (&visible)[2], const ForwardParams& params,
                                      const ConsumerTile<Traits>& tile, int w) {
-  if (tile.blocks.full_begin == tile.blocks.begin && tile.blocks.full_end == tile.blocks.end) return;
   const TilePlace place = tile.slot.place();
   const TileRows rows = tile.slot.rows();
   const int k_len = tile.slot.keys().k_len;

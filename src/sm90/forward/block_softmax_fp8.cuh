@@ -42,8 +42,8 @@ constexpr float kSmallestScoreScale = 1e-30f;
 
 // S as the mask and the softmax want it; afterwards score_scale turns it into exponents, and is positive.
 template <typename Traits>
-TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, const ForwardParams& params, int n_block,
-                                      bool masked) {
+TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, const ForwardParams& params,
+                                      const ConsumerTile<Traits>& tile, int n_block, bool masked, int w) {
   if (Traits::kGeneral && TANDEM_UNLIKELY(params.transform == ScoreTransform::kSoftcap)) {
     softcap_scores(state.acc_s, state.score_scale);
     state.score_scale = params.scale_log2;
@@ -51,14 +51,18 @@ TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, const Forwar
     multiply_scores(state.acc_s, state.score_scale);
     state.score_scale = 1.0f;
   }
-  if (masked) apply_mask(state.acc_s, state.visible, n_block * Traits::kBlockN);
+  if (masked) {
+    BasicRowInterval<int> visible[2];
+    find_visible_keys(visible, params, tile, w);
+    apply_mask(state.acc_s, visible, n_block * Traits::kBlockN);
+  }
 }
 
 // S to P of any block: references follow the maximum. kFirst: of a tile, when there is no O to rescale.
 template <bool kFirst, typename Traits, typename FinishProduct>
-TANDEM_DEVICE void exact_softmax_fp8(ConsumerState<Traits>& state, const FinishProduct& finish_product) {
+TANDEM_DEVICE void exact_softmax_fp8(ConsumerState<Traits>& state, float to, const FinishProduct& finish_product) {
   float rescale[2];
-  const Fp8Exponents exponents = follow_maxima_fp8(state.rows, state.acc_s, state.score_scale, rescale);
+  const Fp8Exponents exponents = follow_maxima_fp8(state.rows, state.acc_s, state.score_scale, to, rescale);
   float sum[2];
   exponentials_fp8<Traits::kPackLag>(state.acc_s, state.frag_p, exponents, sum, finish_product);
   TANDEM_UNROLL
@@ -114,7 +118,7 @@ template <typename Traits>
 TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&sum)[2], int q) {
   float largest[2];
   row_maxima(largest, state.acc_s);
-  float (&reference)[2] = state.rows.reference;
+  float(&reference)[2] = state.rows.reference;
   float rescale[2] = {1.0f, 1.0f};
   const bool remade[2] = {largest[0] > kLargestScaledP8 || is_huge(reference[0]),
                           largest[1] > kLargestScaledP8 || is_huge(reference[1])};
@@ -146,7 +150,7 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
 // under way; K is kept until no score is needed again.
 template <typename Traits, typename FinishProduct>
 TANDEM_DEVICE void lazy_softmax_fp8(ConsumerState<Traits>& state, int q, const FinishProduct& finish_product) {
-  const float (&reference)[2] = state.rows.reference;
+  const float(&reference)[2] = state.rows.reference;
   const Fp8Exponents exponents{{state.score_scale, state.score_scale}, {reference[0], reference[1]}};
   float sum[2];
   const uint32_t limits = exponentials_fp8<Traits::kPackLag>(state.acc_s, state.frag_p, exponents, sum, finish_product);
@@ -159,15 +163,16 @@ TANDEM_DEVICE void lazy_softmax_fp8(ConsumerState<Traits>& state, int q, const F
 
 // One key block, but a tile's first.
 template <bool kMasked, typename Traits, typename FinishProduct>
-TANDEM_DEVICE void softmax_fp8(ConsumerState<Traits>& state, const ForwardParams& params, int n_block, int q,
+TANDEM_DEVICE void softmax_fp8(ConsumerState<Traits>& state, const ForwardParams& params,
+                               const ConsumerTile<Traits>& tile, int n_block, int w,
                                const FinishProduct& finish_product) {
   read_k_scale(state);
   if constexpr (kMasked) {
     release(Traits::kKEmpty, state.k_pipe);
-    prepare_scores_fp8(state, params, n_block, true);
-    exact_softmax_fp8<false>(state, finish_product);
+    prepare_scores_fp8(state, params, tile, n_block, true, w);
+    exact_softmax_fp8<false>(state, kTopExponent, finish_product);
   } else {
-    lazy_softmax_fp8(state, q, finish_product);
+    lazy_softmax_fp8(state, tile.q, finish_product);
   }
 }
 

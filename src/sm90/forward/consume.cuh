@@ -27,32 +27,30 @@ class Consumer {
   TANDEM_DEVICE void run() {
     if (w_ == Traits::kConsumers - 1) pass_turn<Traits>(w_);  // consumer 0 begins
     ConsumerTile<Traits> tile = no_tile();
-    bool open = false;
     for (;;) {
-      if (Traits::kQStages == 1 && open) {
+      if (Traits::kQStages == 1 && tile.is_open()) {
         close(tile);
-        open = false;
+        tile = no_tile();
       }
       if (!reader_.next()) break;
       const ConsumerTile<Traits> next = receive();
-      if (Traits::kQStages > 1 && open && tile.below == 0 && next.visits() && next.above <= kMostBetween) {
+      if (Traits::kQStages > 1 && tile.below == 0 && next.visits() && next.above <= kMostBetween) {
         close_and_begin(tile, next);
       } else {
-        if (open) close(tile);
+        if (tile.is_open()) close(tile);
         begin(next);
       }
-      tile = next;
-      open = tile.visits();
-      if (open) attend_tile(state_, params_, tile, w_);
+      tile = next.visits() ? next : no_tile();
+      if (tile.is_open()) attend_tile(state_, params_, tile, w_);
     }
-    if (open) close(tile);
+    if (tile.is_open()) close(tile);
     if (w_ == 0) take_turn<Traits>(w_);  // the turn that the last consumer has passed last
   }
 
  private:
   static constexpr int kMostBetween = Traits::kPingPong ? 1 : Traits::kVStages - 1;
 
-  TANDEM_DEVICE static ConsumerTile<Traits> no_tile() { return {TileSlot<Traits>(0), {0, 0, 0, 0}, 0, 0, 0}; }
+  TANDEM_DEVICE static ConsumerTile<Traits> no_tile() { return {TileSlot<Traits>(0), {0, 0, 0, 0}, 0, -1, 0}; }
 
   // The tile that has come, with its Q.
   TANDEM_DEVICE ConsumerTile<Traits> receive() {
@@ -70,8 +68,7 @@ class Consumer {
     skip_blocks(state_, tile.above, w_);
     clear_results();
     if (tile.visits()) {
-      first_product<Traits, false>(state_, params_, tile, w_,
-                                   [&] { find_visible_keys(state_.visible, params_, tile, w_); });
+      first_product<Traits, false>(state_, params_, tile, w_, [&] { find_visible(tile); });
     } else {
       finish_rows(state_, params_, tile.slot, w_);
       hand_over(tile);
@@ -90,7 +87,7 @@ class Consumer {
     for (int i = 0; i < next.above; ++i) skip_k(state_, w_);
     first_product<Traits, true>(state_, params_, next, w_, [&] {
       finish_rows(state_, params_, tile.slot, w_);
-      find_visible_keys(state_.visible, params_, next, w_);
+      find_visible(next);
     });
     TANDEM_NO_UNROLL
     for (int i = 0; i < next.above; ++i) skip_v(state_);
@@ -101,6 +98,13 @@ class Consumer {
   TANDEM_DEVICE void hand_over(const ConsumerTile<Traits>& tile) {
     hand_over_o(state_, params_, tile.q, w_);
     reader_.release_by_warp();
+  }
+
+  // For the masked blocks; in e4m3, whose accumulators leave no registers for it, each finds it anew.
+  TANDEM_DEVICE void find_visible(const ConsumerTile<Traits>& tile) {
+    if constexpr (!Traits::kFp8) {
+      if (!tile.is_unmasked()) find_visible_keys(state_.visible, params_, tile, w_);
+    }
   }
 
   TANDEM_DEVICE void clear_results() {

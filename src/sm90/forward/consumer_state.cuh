@@ -24,6 +24,7 @@ struct Fp8State {
   int pv_blocks = 0;                          // in acc_pv
   float rounded_sum[2];                       // of the thread's rows: P as it was rounded
   bool sum_begun;                             // O in shared memory is this tile's
+  float sum_rescale[2];                       // kSumIsBf16: what this block has the rows' O multiplied by
   float q_scale;      // of the tile: the scale of Q, and what turns products into exponents or into what is soft-capped
   float score_scale;  // of the block: that times K's
   float v_scale;      // of the last block in acc_pv
@@ -40,8 +41,8 @@ struct ConsumerState : Fp8State<Traits> {
   float acc_o[kORegisters];          // (64, kHeadDimV): O, not normalized; anything before the tile's first P V
   uint32_t frag_p[kPSteps][4];       // (64, kBlockN) in the element type
   SoftmaxRows rows;
-  bool o_begun;                      // 16 bits: P V of this tile has been issued, so that acc_o holds O
-  BasicRowInterval<int> visible[2];  // what this thread's rows see, for masked blocks
+  bool o_begun;  // P V of this tile has been issued, so that acc_o holds O; kSumIsBf16: acc_pv what belongs to O
+  BasicRowInterval<int> visible[2];  // 16 bits: what this thread's rows see, for masked blocks
   PipelineState<Traits::kKStages> k_pipe;
   PipelineState<Traits::kVStages> v_pipe;
 };
@@ -64,6 +65,8 @@ struct ConsumerTile {
   int above, below;  // blocks that only other consumers visit, before this one's and after
   int q;             // number of Q's place
   TANDEM_DEVICE bool visits() const { return blocks.begin < blocks.end; }
+  TANDEM_DEVICE bool is_unmasked() const { return blocks.full_begin == blocks.begin && blocks.full_end == blocks.end; }
+  TANDEM_DEVICE bool is_open() const { return below >= 0; }  // or no tile
 };
 
 // Ping-pong: one warpgroup issues its matrix products while the others are at their exponentials. HAZARD: all take as

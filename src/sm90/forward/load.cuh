@@ -108,6 +108,7 @@ TANDEM_DEVICE int v_begin(const ForwardParams& params, TileSlot<Traits> slot, in
 template <typename Traits>
 TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
   TileReader<Traits> reader;
+  constexpr bool kInStep = Traits::kKStages == Traits::kLandingStages;  // then one state serves both
   PipelineState<Traits::kKStages> k_pipe;
   PipelineState<Traits::kLandingStages> v_pipe;
   while (reader.next()) {
@@ -130,7 +131,11 @@ TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
       }
       scales.read(n_block - 1);
       k_pipe.advance();
-      v_pipe.advance();
+      if constexpr (kInStep) {
+        v_pipe = {k_pipe.index, k_pipe.phase};
+      } else {
+        v_pipe.advance();
+      }
     }
     reader.release_by_thread();
   }

@@ -112,17 +112,23 @@ bool is_narrowed(const AttentionProblem& p) {
   return p.lo.present() || p.hi.present() || p.mask.attention_chunk > 0;
 }
 
-// Which of the two kinds of instance.
-bool is_general(const AttentionProblem& p) {
-  return is_narrowed(p) || score_scale(p).transform != ScoreTransform::kNone;
-}
-
 // Of a supported head dim.
 int tiles_row(const AttentionProblem& p) {
   return find_forward_tiles(is_fp8(p), static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
 }
+
+// O is summed up in units of V's scale.
+bool needs_one_v_scale(const AttentionProblem& p) {
+  return is_fp8(p) && forward_tiles(true, tiles_row(p), false, transposes(p)).sum == SumOfO::kSharedBf16;
+}
+
+// Which of the two kinds of instance.
+bool is_general(const AttentionProblem& p) {
+  return is_narrowed(p) || score_scale(p).transform != ScoreTransform::kNone ||
+         (p.v_scale.blocks > 1 && needs_one_v_scale(p));
+}
 ForwardTiles tiles_of(const AttentionProblem& p) {
-  return forward_tiles(is_fp8(p), tiles_row(p), is_general(p));
+  return forward_tiles(is_fp8(p), tiles_row(p), is_general(p), transposes(p));
 }
 
 // Of Q, K or V.

@@ -73,8 +73,9 @@ TANDEM_DEVICE void store_tiles(const ForwardParams& params) {
     }
     reader.release_by_warp();
   }
-  if (ptx::lane_index() == 0)
+  if (ptx::thread_rank_anew() % ptx::kWarpThreads == 0) {
     ptx::bulk_wait<0>();  // shared memory must outlive the stores, the grid's end publish them
+  }
 }
 
 }  // namespace tandem::sm90

@@ -50,8 +50,7 @@ struct ForwardTraits {
   static constexpr bool kFp8 = std::is_same_v<Element, E4m3>;
   static constexpr int kElementBytes = sizeof(Element);
   static constexpr int kOutBytes = 2;  // of an element of O
-  static constexpr ForwardTiles kTiles =
-      kTransposes ? transposing_tiles(forward_tiles(kFp8, kRow, kGeneral)) : forward_tiles(kFp8, kRow, kGeneral);
+  static constexpr ForwardTiles kTiles = forward_tiles(kFp8, kRow, kGeneral, kTransposes);
   static constexpr int kHeadDim = kTiles.headdim;
   static constexpr int kHeadDimV = kTiles.headdim_v;
   static constexpr int kConsumers = kTiles.consumers;
@@ -67,26 +66,33 @@ struct ForwardTraits {
   static constexpr int kTileStages = 3;  // work tiles under way: one, and the next two
   static constexpr int kEpilogueBarrier = kTurnBarrier + kConsumers;
 
+  // e4m3: where O lies beside the tensor core's sum. In shared memory each thread has its part for itself. Where Q has
+  // one stage O leaves from there, and Q's place is free only when it has.
+  static constexpr bool kOInShared = kTiles.sum != SumOfO::kRegisters;
+  static constexpr bool kSumIsBf16 = kTiles.sum == SumOfO::kSharedBf16;
+  static constexpr bool kOLeavesFromSum = kOInShared && kQStages == 1;
+
+  // Of a consumer in e4m3: the tensor core's sum and O, S and P.
+  static constexpr int kAccumulators = (kOInShared ? 1 : 2) * kHeadDimV / 2 + kBlockN / 2 + kBlockN / 4;
+
   // The file's 64 K registers, in steps of 8 a thread: what the launch gives each warpgroup, moved by setmaxnreg.
   static constexpr int kThreads = (1 + kConsumers) * 128;
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
+  static constexpr bool kTight = kFp8 && kAccumulators > 200;
+  static constexpr int kProducerRegisters = kTight ? 24 : kConsumers == 2 ? 40 : 32;
+  static constexpr int kConsumerRegisters = kTight ? 240 : kConsumers == 2 ? 232 : kConsumers == 3 ? 160 : 112;
   static_assert(2 <= kConsumers && kConsumers <= 4);
 
-  // e4m3: where O in fp32 lies beside the tensor core's sum. Large ones go to shared memory, each thread's part for
-  // itself, and leave from there; Q's place is free only when they have left.
-  static constexpr bool kOInShared = kFp8 && kHeadDimV > 128;
-  static_assert(!kOInShared || kQStages == 1);
-
   // e4m3: Q as wgmma's A operand in registers, where they suffice. From shared memory, S of 64 keys reads as much Q as
-  // K.
-  static constexpr bool kQInRegisters = kFp8 && kHeadDim <= 192;
+  // K, and S of 128 half as much.
+  static constexpr bool kQInRegisters = kFp8 && kAccumulators + kHeadDim / 8 <= 200;
 
   // One consumer's Q. O leaves through the same place, which is as large as the larger of them.
   using QTile = SwizzledTile<kFragmentRows, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
   using OTile = SwizzledTile<kFragmentRows, kHeadDimV * kOutBytes, panel_of(kHeadDimV* kOutBytes)>;
-  static constexpr uint32_t kQPlaceBytes = OTile::kBytes > QTile::kBytes && !kOInShared ? OTile::kBytes : QTile::kBytes;
-  static constexpr uint32_t kSumBytes = kOInShared ? kFragmentRows * kHeadDimV * 4 : 0;  // one consumer's O in fp32
+  static constexpr uint32_t kQPlaceBytes =
+      OTile::kBytes > QTile::kBytes && !kOLeavesFromSum ? OTile::kBytes : QTile::kBytes;
+  static constexpr uint32_t kSumBytes =
+      kOInShared ? kFragmentRows * kHeadDimV * (kSumIsBf16 ? 2 : 4) : 0;  // one consumer's O
   using KTile = SwizzledTile<kBlockN, kHeadDim * kElementBytes, panel_of(kHeadDim* kElementBytes)>;
   // (kBlockN, kHeadDimV) as V is stored; e4m3: V^T, (kHeadDimV, kBlockN).
   static constexpr int kVRowBytes = kFp8 ? kBlockN : kHeadDimV * kElementBytes;
@@ -133,8 +139,8 @@ struct ForwardTraits {
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
   // Where consumer w's O is handed over, of the tile whose Q lies in place q.
   TANDEM_HD static constexpr uint32_t o_address(int q, int w) {
-    return kOInShared ? kSmemSum + static_cast<uint32_t>(w) * kSumBytes
-                      : kSmemQ + static_cast<uint32_t>(q) * kQPlaceBytes;
+    return kOLeavesFromSum ? kSmemSum + static_cast<uint32_t>(w) * kSumBytes
+                           : kSmemQ + static_cast<uint32_t>(q) * kQPlaceBytes;
   }
   static_assert(kSmemBytes <= 227 * 1024);
   // What is swizzled begins where its pattern does.

@@ -20,16 +20,21 @@
 // does. wgmma takes fp8 operands along K only, which for P V is the keys.
 namespace tandem::sm90 {
 
-// 32 keys x 16 columns. A matrix of ldmatrix is 8 keys x 8 pairs of columns; transposed, a thread has two keys of one
-// pair of columns from each of the four. Two of these are the four adjacent slots of a group (core/fp8.h) for each
-// column of the pair: bytes 0 and 2 are the even column's, 1 and 3 the odd one's.
+// A unit is 32 keys x 16 columns. A matrix of ldmatrix is 8 keys x 8 pairs of columns; transposed, a thread has two
+// keys of one pair of columns from each of the four.
 template <typename Traits>
-TANDEM_DEVICE void transpose_unit(uint32_t stored, uint32_t transposed, int first_key, int first_column) {
+TANDEM_DEVICE void load_unit(uint32_t (&keys)[4], uint32_t stored, int lane, int first_key, int first_column) {
+  const int key = first_key + lane;
+  ptx::ldmatrix_x4_transposed(keys, stored + Traits::StoredVTile::chunk_offset(key, first_column));
+}
+
+// Two matrices are the four adjacent slots of a group (core/fp8.h) for each column of the pair: bytes 0 and 2 are the
+// even column's, 1 and 3 the odd one's.
+template <typename Traits>
+TANDEM_DEVICE void store_unit(const uint32_t (&keys)[4], uint32_t transposed, int lane, int first_key,
+                              int first_column) {
   constexpr uint32_t kEven = 0x6420;
   constexpr uint32_t kOdd = 0x7531;
-  const int lane = ptx::lane_index();
-  uint32_t keys[4];
-  ptx::ldmatrix_x4_transposed(keys, stored + Traits::StoredVTile::chunk_offset(first_key + lane, first_column));
   const uint32_t slots[4] = {ptx::permute_bytes(keys[0], keys[1], kEven), ptx::permute_bytes(keys[0], keys[1], kOdd),
                              ptx::permute_bytes(keys[2], keys[3], kEven), ptx::permute_bytes(keys[2], keys[3], kOdd)};
   const int column = first_column + lane % 8 * 2 + lane / 8 % 2;
@@ -37,15 +42,27 @@ TANDEM_DEVICE void transpose_unit(uint32_t stored, uint32_t transposed, int firs
   ptx::stmatrix_x4(transposed + Traits::VTile::chunk_offset(column, first_slot), slots);
 }
 
+// Four units at a time: a unit's way from load to store takes far longer than either.
 template <typename Traits>
 TANDEM_DEVICE void transpose_block(int landed, int stage) {
   using Stored = typename Traits::StoredVTile;
+  constexpr int kUnits = 4;
+  constexpr int kUnitsOfColumns = Traits::kBlockN / 32;
+  constexpr int kColumns = 16 * kUnits / kUnitsOfColumns;
+  const int lane = ptx::thread_rank_anew() % ptx::kWarpThreads;  // so that it takes no register between blocks
   const uint32_t stored = Traits::kSmemStoredV + static_cast<uint32_t>(landed) * Stored::kBytes;
   const uint32_t transposed = Traits::kSmemV + static_cast<uint32_t>(stage) * Traits::kVStageBytes;
   TANDEM_NO_UNROLL
-  for (int column = 0; column < Traits::kHeadDimV; column += 16) {
+  for (int column = 0; column < Traits::kHeadDimV; column += kColumns) {
+    uint32_t keys[kUnits][4];
     TANDEM_UNROLL
-    for (int key = 0; key < Traits::kBlockN; key += 32) transpose_unit<Traits>(stored, transposed, key, column);
+    for (int u = 0; u < kUnits; ++u) {
+      load_unit<Traits>(keys[u], stored, lane, u % kUnitsOfColumns * 32, column + u / kUnitsOfColumns * 16);
+    }
+    TANDEM_UNROLL
+    for (int u = 0; u < kUnits; ++u) {
+      store_unit<Traits>(keys[u], transposed, lane, u % kUnitsOfColumns * 32, column + u / kUnitsOfColumns * 16);
+    }
   }
 }
 

@@ -50,6 +50,45 @@ TANDEM_DEVICE void add_to_shared_sum(ConsumerState<Traits>& state, float scale, 
   state.sum_begun = true;
 }
 
+TANDEM_DEVICE float low_bf16(uint32_t pair) {
+  return ptx::bits_to_float(pair << 16);
+}
+TANDEM_DEVICE float high_bf16(uint32_t pair) {
+  return ptx::bits_to_float(pair & 0xffff0000u);
+}
+
+// kSumIsBf16: O + acc_pv, times the rows' factors, to O in shared memory, rounded to bf16. What that rounds off stays
+// in acc_pv, and so nothing is lost; at the tile's end all of it. Of the rows named: others stay as they are, bit for
+// bit [12].
+struct Bf16SumWords {
+  uint32_t pair[4];
+};
+template <typename Traits>
+TANDEM_DEVICE void add_to_bf16_sum(ConsumerState<Traits>& state, const float (&factor)[2], const bool (&rows)[2],
+                                   bool last) {
+  const uint32_t address = sum_address<Traits>();
+  TANDEM_UNROLL
+  for (int i = 0; i < Traits::kHeadDimV / 2; i += 8) {
+    const uint32_t place = address + static_cast<uint32_t>(i / 8) * kSumStride;
+    Bf16SumWords sum{};
+    if (state.sum_begun) sum = ptx::load_shared<Bf16SumWords>(place);
+    TANDEM_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      if (!rows[half_of(2 * k)]) continue;
+      float& low = state.acc_pv[i + 2 * k];
+      float& high = state.acc_pv[i + 2 * k + 1];
+      low = ptx::mul(low + low_bf16(sum.pair[k]), factor[half_of(2 * k)]);
+      high = ptx::mul(high + high_bf16(sum.pair[k]), factor[half_of(2 * k)]);
+      if (last) continue;
+      sum.pair[k] = ptx::pack_bf16x2(low, high);
+      low -= low_bf16(sum.pair[k]);
+      high -= high_bf16(sum.pair[k]);
+    }
+    if (!last) ptx::store_shared(place, sum);
+  }
+  state.sum_begun = true;
+}
+
 // One more key block is in acc_pv; before its V is released.
 template <typename Traits>
 TANDEM_DEVICE void count_product(ConsumerState<Traits>& state) {
@@ -57,9 +96,40 @@ TANDEM_DEVICE void count_product(ConsumerState<Traits>& state) {
   state.v_scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.v_pipe.index));
 }
 
+// Of a row, whole: each of the columns of ones has it. Half 0 or 1 of the thread's rows.
+template <typename Traits>
+TANDEM_DEVICE float& sum_of_ones(ConsumerState<Traits>& state, int half) {
+  if constexpr (Traits::kOnesApart) {
+    return state.acc_ones[2 * half];
+  } else {
+    return state.acc_pv[Traits::kProductColumns / 2 - 4 + 2 * half];
+  }
+}
+
+// The same of kSumIsBf16, with what the block's softmax has the rows multiplied by.
+template <typename Traits>
+TANDEM_DEVICE void promote_to_bf16(ConsumerState<Traits>& state, bool due, bool last) {
+  const float factor[2] = {last ? state.v_scale : state.sum_rescale[0], last ? state.v_scale : state.sum_rescale[1]};
+  const bool rows[2] = {due || state.sum_rescale[0] != 1.0f, due || state.sum_rescale[1] != 1.0f};
+  add_to_bf16_sum(state, factor, rows, last);
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    if (!rows[half]) continue;
+    state.rounded_sum[half] += sum_of_ones(state, half);
+    if (last) continue;
+    state.rounded_sum[half] *= state.sum_rescale[half];
+    sum_of_ones(state, half) = 0.0f;
+  }
+  if (due) state.pv_blocks = 0;
+}
+
 // The sum of pv_blocks key blocks joins O. V's scale may differ from block to block if there is one in the sum.
 template <typename Traits>
 TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
+  if constexpr (Traits::kSumIsBf16) {
+    promote_to_bf16(state, true, last);
+    return;
+  }
   if constexpr (Traits::kOInShared) {
     add_to_shared_sum(state, state.v_scale, last);
   } else {
@@ -69,17 +139,18 @@ TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
     }
   }
   TANDEM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    // Each of the columns of ones has the whole row's sum.
-    state.rounded_sum[half] +=
-        Traits::kOnesApart ? state.acc_ones[2 * half] : state.acc_pv[Traits::kProductColumns / 2 - 4 + 2 * half];
-  }
+  for (int half = 0; half < 2; ++half) state.rounded_sum[half] += sum_of_ones(state, half);
   state.pv_blocks = 0;
 }
 
 // Both levels of O, row by row, when the rows' references change. The votes only skip multiplying by exactly 1.
 template <typename Traits>
 TANDEM_DEVICE void rescale_levels(ConsumerState<Traits>& state, const float (&rescale)[2]) {
+  if constexpr (Traits::kSumIsBf16) {
+    state.sum_rescale[0] = rescale[0];
+    state.sum_rescale[1] = rescale[1];
+    return;
+  }
   if (state.pv_blocks > 0) {
     rescale_o(state.acc_pv, rescale);
     if constexpr (Traits::kOnesApart) rescale_o(state.acc_ones, rescale);
@@ -99,6 +170,19 @@ TANDEM_DEVICE void rescale_levels(ConsumerState<Traits>& state, const float (&re
       for (int k = 0; k < 4; ++k) sum.value[k] *= rescale[half_of(k)];
       ptx::store_shared(place, sum);
     }
+  }
+}
+
+// At the end of a block: the sum joins O if it is time, or if O is to be rescaled in bf16.
+template <typename Traits>
+TANDEM_DEVICE void promote_if_due(ConsumerState<Traits>& state, int promotion_blocks) {
+  const bool due = state.pv_blocks >= promotion_blocks;
+  if constexpr (Traits::kSumIsBf16) {
+    if (due || ptx::any_sync(state.sum_rescale[0] != 1.0f || state.sum_rescale[1] != 1.0f)) {
+      promote_to_bf16(state, due, false);
+    }
+  } else if (due) {
+    promote(state, false);
   }
 }
 

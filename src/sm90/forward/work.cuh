@@ -92,26 +92,24 @@ class TileReader {
   // Waits for the next tile; false: there is no more.
   TANDEM_DEVICE bool next() {
     wait(Traits::kTileFull, ahead_);
-    latest_ = ahead_.index;
     ahead_.advance();
     return slot().place().valid != 0;
   }
   // Of the tile that next() has brought.
-  TANDEM_DEVICE TileSlot<Traits> slot() const { return TileSlot<Traits>(latest_); }
+  TANDEM_DEVICE TileSlot<Traits> slot() const { return TileSlot<Traits>(latest()); }
 
-  // A whole warp, or its only thread that reads: done with the oldest tile that is open.
+  // A whole warp: done with the oldest tile that is open.
   TANDEM_DEVICE void release_by_warp() {
     release(Traits::kTileEmpty, oldest_);
     oldest_.advance();
   }
-  TANDEM_DEVICE void release_by_thread() {
-    ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, oldest_.index));
-    oldest_.advance();
-  }
+  // One thread that has no other tile open.
+  TANDEM_DEVICE void release_by_thread() { ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, latest())); }
 
  private:
+  TANDEM_DEVICE int latest() const { return (ahead_.index == 0 ? Traits::kTileStages : ahead_.index) - 1; }
+
   PipelineState<Traits::kTileStages> ahead_, oldest_;
-  int latest_ = 0;
 };
 
 }  // namespace tandem::sm90

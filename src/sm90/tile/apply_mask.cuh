@@ -15,7 +15,7 @@ namespace tandem::sm90 {
 // take fewer instructions than one that covers both ends.
 template <int kRegisters>
 TANDEM_DEVICE void apply_mask(float (&acc_s)[kRegisters], const BasicRowInterval<int> (&visible)[2], int first_key) {
-  const int column = first_key + fragment_first_column();
+  const int column = first_key + fragment_first_column_anew();
   const int end[2] = {visible[0].hi - column, visible[1].hi - column};
   TANDEM_UNROLL
   for (int i = 0; i < kRegisters; ++i) {

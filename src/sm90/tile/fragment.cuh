@@ -33,6 +33,10 @@ TANDEM_DEVICE int fragment_row(int half) {
 TANDEM_DEVICE int fragment_first_column() {
   return 2 * (ptx::lane_index() % 4);
 }
+// The same, computed at each call: for what is rare, so that it takes no register between.
+TANDEM_DEVICE int fragment_first_column_anew() {
+  return 2 * (ptx::thread_rank_anew() % 4);
+}
 constexpr TANDEM_HD int fragment_column_offset(int element) {
   return 8 * (element / 4) + element % 2;
 }

@@ -12,12 +12,16 @@
 // The softmax of softmax.cuh where P becomes e4m3, which reaches from 2^-9 to 448. docs/ALGORITHM.md, "In e4m3".
 //
 // Exponents are scale * score - reference, where the scale may change from block to block (fp8 factors): so the
-// reference is an exponent here, not a score. The largest P of a row is 2^7 when it gets a reference, and never beyond
+// reference is an exponent here, not a score. The largest P of a row is 2^5 when it gets a reference, and never beyond
 // 448, but by what fp32 rounds off exponents beyond 2^22: a reference follows as soon as it would be, row by row [12].
 // Sums are of P as it was before it is rounded.
 namespace tandem::sm90 {
 
-constexpr float kTopExponent = 7.0f;  // of the largest P, with a new reference
+// Of the largest P, when its row gets a reference: the less, the seldomer a reference must rise, and the less of e4m3
+// is left for small P. A row that sees little of its first block will often see a larger score in the next.
+// PERF: docs/TUNING.md.
+constexpr float kTopExponent = 5.0f;
+constexpr float kTopExponentIfMasked = 2.0f;
 constexpr float kMaxExponent = 8.8f;  // just under that of 448
 constexpr float kLargestP8 = 448.0f;
 constexpr uint32_t kP8Limit = 0x7e7e7e7e;  // four times 448, in e4m3; P that is larger becomes 448 too, NaN 0x7f
@@ -30,10 +34,11 @@ struct Fp8Exponents {
   float offset[2];
 };
 
-// What a row's reference becomes when its largest exponent is `top`. HAZARD: as a difference, which is exact where it
-// counts; before + kMaxExponent is rounded, from 2^27 on to before + 16. (top - kTopExponent then to top - 8 or top.)
-TANDEM_DEVICE float follow_top(float before, float top) {
-  return top - before > kMaxExponent ? top - kTopExponent : before;
+// What a row's reference becomes when its largest exponent is `top`, which is to be P's exponent `to`. HAZARD: as a
+// difference, which is exact where it counts; before + kMaxExponent is rounded, from 2^27 on to before + 16.
+// (top - to then to a multiple of 8.)
+TANDEM_DEVICE float follow_top(float before, float top, float to = kTopExponent) {
+  return top - before > kMaxExponent ? top - to : before;
 }
 
 // A row that has seen no key, or none but with scores of -inf, keeps the reference -inf; an offset of 0 then makes
@@ -43,9 +48,9 @@ TANDEM_DEVICE float offset_for(float reference) {
 }
 
 // The references of an exact block, whose hidden scores are -inf; scale >= 0. rescale: what sums and O so far are to be
-// multiplied by. Scores of rows whose reference is huge come out as exponents.
+// multiplied by. Scores of rows whose reference is huge come out as exponents. to: of the largest P of new references.
 template <int kRegisters>
-TANDEM_DEVICE Fp8Exponents follow_maxima_fp8(SoftmaxRows& rows, float (&acc_s)[kRegisters], float scale,
+TANDEM_DEVICE Fp8Exponents follow_maxima_fp8(SoftmaxRows& rows, float (&acc_s)[kRegisters], float scale, float to,
                                              float (&rescale)[2]) {
   float maximum[2];
   row_maxima(maximum, acc_s);
@@ -54,7 +59,7 @@ TANDEM_DEVICE Fp8Exponents follow_maxima_fp8(SoftmaxRows& rows, float (&acc_s)[k
   for (int half = 0; half < 2; ++half) {
     const float before = rows.reference[half];
     const float top = ptx::mul(maximum[half], scale);
-    rows.reference[half] = follow_top(before, top);
+    rows.reference[half] = follow_top(before, top, to);
     exponents.offset[half] = offset_for(rows.reference[half]);
     rescale[half] = ptx::ex2(before - exponents.offset[half]);
   }
@@ -129,7 +134,8 @@ TANDEM_DEVICE uint32_t exponentials_fp8(float (&acc_s)[kRegisters], uint32_t (&f
   return limits;
 }
 
-// By how many powers of two a reference must rise that the row's largest P, finite and beyond 448, lies in [2^7, 2^8).
+// By how many powers of two a reference must rise that the row's largest P, finite and beyond 448, lies from
+// 2^kTopExponent to twice that.
 TANDEM_DEVICE float excess_of(float largest) {
   return static_cast<float>(static_cast<int>(ptx::float_to_bits(largest) >> 23) - 127) - kTopExponent;
 }

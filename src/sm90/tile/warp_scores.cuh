@@ -24,21 +24,23 @@ class WarpScores {
   // Columns column .. column + 7, laid out as the same columns of the warpgroup's accumulator are.
   TANDEM_DEVICE void compute(float (&s)[4], int column) const {
     const int lane = thread_.lane;
-    const int q_row = 16 * thread_.warp + lane % 16;  // ldmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the
-    const int q_byte = lane / 16 * 16;                // next 8 columns of them
-    const int k_row = column + lane % 8;              // matrices 0 to 3: 8 columns each of the same keys
-    const int k_byte = lane / 8 * 16;
+    const int q_row = 16 * thread_.warp + lane % 16;     // ldmatrix: matrices 0, 1 are rows 0-7, 8-15; 2, 3 the
+    const int q_byte = lane / 16 * 16;                   // next 8 columns of them
+    const int k_row = column + lane % 8;                 // matrices: 16 bytes each of the same keys, those of one
+    const int k_byte = lane / 8 % (2 * kProducts) * 16;  // product and then the other
     TANDEM_UNROLL
     for (int i = 0; i < 4; ++i) s[i] = 0.0f;
     TANDEM_NO_UNROLL
-    for (int byte = 0; byte < QTile::kRowBytes; byte += 64) {  // two products
-      uint32_t q[2][4];
+    for (int byte = 0; byte < QTile::kRowBytes; byte += 32 * kProducts) {
+      uint32_t q[kProducts][4];
       uint32_t k[4];
-      ptx::ldmatrix_x4(q[0], q_ + QTile::chunk_offset(q_row, byte + q_byte));
-      ptx::ldmatrix_x4(q[1], q_ + QTile::chunk_offset(q_row, byte + 32 + q_byte));
+      TANDEM_UNROLL
+      for (int i = 0; i < kProducts; ++i) {
+        ptx::ldmatrix_x4(q[i], q_ + QTile::chunk_offset(q_row, byte + 32 * i + q_byte));
+      }
       ptx::ldmatrix_x4(k, k_ + KTile::chunk_offset(k_row, byte + k_byte));
-      add_product(s, q[0], k[0], k[1]);
-      add_product(s, q[1], k[2], k[3]);
+      TANDEM_UNROLL
+      for (int i = 0; i < kProducts; ++i) add_product(s, q[i], k[2 * i], k[2 * i + 1]);
     }
   }
 
@@ -61,6 +63,10 @@ class WarpScores {
 
   using QTile = typename Traits::QTile;
   using KTile = typename Traits::KTile;
+  // In one pass of a loop. If one pass were all, there would be no loop, and ptxas would mix up the columns, for which
+  // it takes many registers.
+  static constexpr int kProducts = QTile::kRowBytes > 64 ? 2 : 1;
+
   FragmentThread thread_;
   uint32_t q_;
   uint32_t k_;

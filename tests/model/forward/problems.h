@@ -18,7 +18,7 @@ struct InstanceId {
   bool v_in_slots = false;  // e4m3: V comes as V^T, and is not transposed by the kernel
 
   bool is_fp8() const { return dtype == TANDEM_E4M3; }
-  sm90::ForwardTiles tiles() const { return sm90::forward_tiles(is_fp8(), row, false); }
+  sm90::ForwardTiles tiles() const { return sm90::forward_tiles(is_fp8(), row, false, is_fp8() && !v_in_slots); }
   int block_m() const { return tiles().consumers * 64; }
   int block_n() const { return tiles().block_n; }
   std::string name() const;  // "bf16_192_128", "e4m3_64_slots"
