@@ -25,6 +25,19 @@ die() {
   exit 1
 }
 
+# Compilers are run through ccache, where it is. Build folders directly below the root, with the same options, have the
+# same objects: those of a clone elsewhere too.
+use_ccache() { # ROOT
+  command -v ccache >/dev/null || return 0
+  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+  export CCACHE_BASEDIR=$1
+}
+
+# With these the Python package's objects are those of build/.
+# shellcheck disable=SC2034
+settings_of_build=(--config-settings cmake.define.CMAKE_CXX_COMPILER="${CXX:-c++}"
+  --config-settings cmake.define.TANDEM_WERROR=ON --config-settings cmake.define.TANDEM_PTXAS_REPORT=ON)
+
 parts_report() {
   local status=$? failed=0
   [ -z "$parts_scratch" ] || rm -rf "$parts_scratch"

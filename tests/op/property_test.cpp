@@ -84,7 +84,8 @@ int run(const Options& options) {
               << " --domain " << options.domain_name << " --seed " << options.seed << " --case " << n << "\n";
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  std::cout << options.cases << " random problems on " << options.backend_name << " (seed " << options.seed
+  std::cout << options.cases << " random problems on " << options.backend_name << " ("
+            << tandem_backend_description(target.backend, {TANDEM_CPU, 0}) << "; seed " << options.seed
             << "): " << failures << " failures, " << seconds.count() << " s\n";
   return failures == 0 ? 0 : 1;
 }
