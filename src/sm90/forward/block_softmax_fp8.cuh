@@ -118,7 +118,7 @@ template <typename Traits>
 TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&sum)[2], int q) {
   float largest[2];
   row_maxima(largest, state.acc_s);
-  float(&reference)[2] = state.rows.reference;
+  float (&reference)[2] = state.rows.reference;
   float rescale[2] = {1.0f, 1.0f};
   const bool remade[2] = {largest[0] > kLargestScaledP8 || is_huge(reference[0]),
                           largest[1] > kLargestScaledP8 || is_huge(reference[1])};
@@ -150,7 +150,7 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
 // under way; K is kept until no score is needed again.
 template <typename Traits, typename FinishProduct>
 TANDEM_DEVICE void lazy_softmax_fp8(ConsumerState<Traits>& state, int q, const FinishProduct& finish_product) {
-  const float(&reference)[2] = state.rows.reference;
+  const float (&reference)[2] = state.rows.reference;
   const Fp8Exponents exponents{{state.score_scale, state.score_scale}, {reference[0], reference[1]}};
   float sum[2];
   const uint32_t limits = exponentials_fp8<Traits::kPackLag>(state.acc_s, state.frag_p, exponents, sum, finish_product);

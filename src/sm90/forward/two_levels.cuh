@@ -58,14 +58,13 @@ TANDEM_DEVICE float high_bf16(uint32_t pair) {
 }
 
 // kSumIsBf16: O + acc_pv, times the rows' factors, to O in shared memory, rounded to bf16. What that rounds off stays
-// in acc_pv, and so nothing is lost; at the tile's end all of it. Of the rows named: others stay as they are, bit for
-// bit [12].
+// in acc_pv, and so nothing is lost; at the tile's end all of it. Unless kAllRows, only rows whose factor is not 1:
+// others stay as they are, bit for bit [12].
 struct Bf16SumWords {
   uint32_t pair[4];
 };
-template <typename Traits>
-TANDEM_DEVICE void add_to_bf16_sum(ConsumerState<Traits>& state, const float (&factor)[2], const bool (&rows)[2],
-                                   bool last) {
+template <bool kAllRows, typename Traits>
+TANDEM_DEVICE void add_to_bf16_sum(ConsumerState<Traits>& state, const float (&factor)[2], bool last) {
   const uint32_t address = sum_address<Traits>();
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kHeadDimV / 2; i += 8) {
@@ -74,7 +73,7 @@ TANDEM_DEVICE void add_to_bf16_sum(ConsumerState<Traits>& state, const float (&f
     if (state.sum_begun) sum = ptx::load_shared<Bf16SumWords>(place);
     TANDEM_UNROLL
     for (int k = 0; k < 4; ++k) {
-      if (!rows[half_of(2 * k)]) continue;
+      if (!kAllRows && factor[half_of(2 * k)] == 1.0f) continue;
       float& low = state.acc_pv[i + 2 * k];
       float& high = state.acc_pv[i + 2 * k + 1];
       low = ptx::mul(low + low_bf16(sum.pair[k]), factor[half_of(2 * k)]);
@@ -106,28 +105,28 @@ TANDEM_DEVICE float& sum_of_ones(ConsumerState<Traits>& state, int half) {
   }
 }
 
-// The same of kSumIsBf16, with what the block's softmax has the rows multiplied by.
-template <typename Traits>
-TANDEM_DEVICE void promote_to_bf16(ConsumerState<Traits>& state, bool due, bool last) {
-  const float factor[2] = {last ? state.v_scale : state.sum_rescale[0], last ? state.v_scale : state.sum_rescale[1]};
-  const bool rows[2] = {due || state.sum_rescale[0] != 1.0f, due || state.sum_rescale[1] != 1.0f};
-  add_to_bf16_sum(state, factor, rows, last);
+// kSumIsBf16: acc_pv joins O, times `factor`. Of all rows if it is time, or at the tile's end; in between of those that
+// the block's softmax has rescaled.
+template <bool kAllRows, typename Traits>
+TANDEM_DEVICE void promote_to_bf16(ConsumerState<Traits>& state, const float (&factor)[2], bool last) {
+  add_to_bf16_sum<kAllRows>(state, factor, last);
   TANDEM_UNROLL
   for (int half = 0; half < 2; ++half) {
-    if (!rows[half]) continue;
+    if (!kAllRows && factor[half] == 1.0f) continue;
     state.rounded_sum[half] += sum_of_ones(state, half);
     if (last) continue;
-    state.rounded_sum[half] *= state.sum_rescale[half];
+    state.rounded_sum[half] *= factor[half];
     sum_of_ones(state, half) = 0.0f;
   }
-  if (due) state.pv_blocks = 0;
+  if (kAllRows) state.pv_blocks = 0;
 }
 
 // The sum of pv_blocks key blocks joins O. V's scale may differ from block to block if there is one in the sum.
 template <typename Traits>
 TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
   if constexpr (Traits::kSumIsBf16) {
-    promote_to_bf16(state, true, last);
+    const float factor[2] = {last ? state.v_scale : state.sum_rescale[0], last ? state.v_scale : state.sum_rescale[1]};
+    promote_to_bf16<true>(state, factor, last);
     return;
   }
   if constexpr (Traits::kOInShared) {
@@ -176,13 +175,11 @@ TANDEM_DEVICE void rescale_levels(ConsumerState<Traits>& state, const float (&re
 // At the end of a block: the sum joins O if it is time, or if O is to be rescaled in bf16.
 template <typename Traits>
 TANDEM_DEVICE void promote_if_due(ConsumerState<Traits>& state, int promotion_blocks) {
-  const bool due = state.pv_blocks >= promotion_blocks;
-  if constexpr (Traits::kSumIsBf16) {
-    if (due || ptx::any_sync(state.sum_rescale[0] != 1.0f || state.sum_rescale[1] != 1.0f)) {
-      promote_to_bf16(state, due, false);
-    }
-  } else if (due) {
+  if (state.pv_blocks >= promotion_blocks) {
     promote(state, false);
+  } else if constexpr (Traits::kSumIsBf16) {
+    const bool rescaled = state.sum_rescale[0] != 1.0f || state.sum_rescale[1] != 1.0f;
+    if (TANDEM_UNLIKELY(ptx::any_sync(rescaled))) promote_to_bf16<false>(state, state.sum_rescale, false);
   }
 }
 
