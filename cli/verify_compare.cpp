@@ -131,11 +131,12 @@ double largest_magnitude(const Values& values) {
 }
 
 // Errors in units of what is allowed; rows without keys are -inf exactly.
-double lse_ratio(const Values& values, const Values& expected) {
+double lse_ratio(const Values& values, const Values& expected, double rounding) {
   double worst = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] == expected[i]) continue;
-    const double ratio = std::fabs(values[i] - expected[i]) / (kLseTolerance * std::fmax(1, std::fabs(expected[i])));
+    const double allowed = kLseTolerance * std::fmax(1, std::fabs(expected[i])) + rounding;
+    const double ratio = std::fabs(values[i] - expected[i]) / allowed;
     worst = std::isfinite(ratio) ? std::fmax(worst, ratio) : std::numeric_limits<double>::infinity();
   }
   return worst;
@@ -153,8 +154,8 @@ void compare_result(Result result, const Values& tested, const Values& expected,
   double error;
   double allowed;
   if (result == kResultLse) {
-    error = lse_ratio(tested, expected) * kLseTolerance;
-    allowed = kLseTolerance;
+    allowed = kLseTolerance + plain.rounding[result];
+    error = lse_ratio(tested, expected, plain.rounding[result]) * allowed;
   } else {
     error = largest_error(tested, expected);
     allowed = allowed_error(largest_error(plain.result.values[result], expected), stored_dtype,

@@ -11,6 +11,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Of a sum of e4m3 products, in units of the sum of their magnitudes: what a tensor core that cuts all terms at 13 bits
+// below the largest may be off by. docs/ALGORITHM.md, "In e4m3".
+constexpr double kTensorCoreError = 0x1p-11;
+
 // Does row i of sequence b see key j? The rule as tandem.h states it.
 bool sees(const VerifyCase& c, const CaseInputs& inputs, const SequenceRows& rows, int64_t b, int64_t head, int64_t i,
           int64_t j) {
@@ -122,6 +126,11 @@ class Plain {
     for (const Key& key : keys_) row_sum += std::exp(key.score - row_max);
     for (Key& key : keys_) key.probability = round_probability(std::exp(key.score - row_max), row_sum);
     values(kResultLse)[lse_at_] = row_max + std::log(row_sum);
+    if (!c_.fp8()) return;
+    for (const Key& key : keys_) {
+      double& rounding = rounding_[kResultLse][lse_at_];
+      rounding = std::max(rounding, kTensorCoreError * key.score_terms);
+    }
   }
 
   double round_probability(double weight, double row_sum) const {

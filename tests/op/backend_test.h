@@ -7,6 +7,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "compare.h"
@@ -14,6 +15,7 @@
 #include "problem.h"
 #include "runner.h"
 #include "target.h"
+#include "tensor_core_sum.h"
 
 namespace tandem::optest {
 
@@ -65,6 +67,20 @@ class BackendTest : public ::testing::TestWithParam<Target> {
     return check_problem(problem, inputs, backend(), gradients());
   }
 
+  // Of results that a test has put together from several runs, or taken from one: empty, or what is wrong with them.
+  std::string mismatch(const Problem& problem, const Inputs& inputs, const Results& results, bool gradients) const {
+    return compare_with_oracle(problem, inputs, results, oracle_for(backend(), problem, inputs, gradients),
+                               fp8_sums_of(backend()));
+  }
+
+  // As the target sums it up; e4m3 has no scales here.
+  double dot(int64_t count, const double* a, const double* b) const {
+    if (target().dtype == TANDEM_E4M3 && fp8_sums_of(backend()) == Fp8Sums::kByTensorCores) {
+      return tensor_core_sum(count, [&](int64_t n) { return a[n]; }, [&](int64_t n) { return b[n]; });
+    }
+    return std::inner_product(a, a + count, b, 0.0);
+  }
+
   // Of one value of O worked out by hand: P and O are rounded to the type.
   double tolerance(double magnitude) const {
     return target().fixed() ? 2 * ulp(target().dtype, magnitude) : 1e-6 * std::max(1.0, magnitude);
@@ -79,6 +95,11 @@ class BackendTest : public ::testing::TestWithParam<Target> {
 inline std::string target_test_name(const ::testing::TestParamInfo<Target>& info) {
   return info.param.name;
 }
+
+// For tests of numbers that e4m3 does not hold: infinities, those beyond 448, and such as are worked out by hand to
+// more than 3 bits of mantissa.
+#define TANDEM_SKIP_IN_E4M3() \
+  if (target().dtype == TANDEM_E4M3) GTEST_SKIP() << "e4m3 does not hold its numbers"
 
 #define TANDEM_ON_EACH_TARGET(Suite)                                                      \
   INSTANTIATE_TEST_SUITE_P(Each, Suite, ::testing::ValuesIn(::tandem::optest::targets()), \

@@ -188,6 +188,7 @@ TEST_P(CaseNumerics, C60_AttentionChunks) {
 }
 
 TEST_P(CaseNumerics, C63_SoftcapAndItsSlope) {
+  TANDEM_SKIP_IN_E4M3();
   const double scores[] = {10, 100, -100};
   const double capped[] = {9.645382, 29.923739, -29.923739};
   const double slopes[] = {0.896630, 0.005078, 0.005078};
@@ -304,10 +305,11 @@ TEST_P(CaseMerges, C69_KeysInChunksWithTheGlobalOutAndLse) {
     ring.dk.insert(ring.dk.end(), part.dk.begin(), part.dk.end());
     ring.dv.insert(ring.dv.end(), part.dv.begin(), part.dv.end());
   }
-  EXPECT_EQ(compare_with_oracle(whole, inputs, ring, oracle_for(backend(), whole, inputs, gradients())), "");
+  EXPECT_EQ(mismatch(whole, inputs, ring, gradients()), "");
 }
 
 TEST_P(CaseNumerics, C70_HugeScores) {
+  TANDEM_SKIP_IN_E4M3();
   const Problem problem = dense(1, 1, 1, 1, 1, 64, TANDEM_BF16);
   const double value = problem.dtype == TANDEM_FP16 ? 60000 : 133120;
   const Results results = both(problem, constant_inputs(problem, value, value, value, 1));
@@ -322,6 +324,7 @@ TEST_P(CaseNumerics, C70_HugeScores) {
 // has a product with log2(e) on each side besides. That factor is dV's tolerance. In dS the two terms dO . v and dO . O
 // are equal, and cancel up to the rounding of a sum of headdim products.
 TEST_P(CaseNumerics, C72_ConstantTensors) {
+  TANDEM_SKIP_IN_E4M3();
   for (double c : {1.0, 10.0, 100.0, 1000.0}) {
     const Problem problem = dense(1, 512, 512, 1, 1, 32, TANDEM_BF16);
     Inputs inputs = random_inputs(problem, 72);
@@ -363,10 +366,11 @@ TEST_P(CaseNumerics, C74_LargeValuesInHalfPrecision) {
   Inputs inputs = random_inputs(problem, 74);
   for (double& v : inputs.v) v = round_to(problem.dtype, 10 * v);
   const Results results = forward(problem, inputs);
-  EXPECT_EQ(compare_with_oracle(problem, inputs, results, oracle_for(backend(), problem, inputs, false)), "");
+  EXPECT_EQ(mismatch(problem, inputs, results, false), "");
 }
 
 TEST_P(CaseNumerics, C75_SumsBeyondTheRangeOfHalf) {
+  TANDEM_SKIP_IN_E4M3();
   const Problem problem = dense(1, 3, 4096, 1, 1, 16, TANDEM_FP16);
   Inputs inputs = random_inputs(problem, 75);
   const double value = round_to(problem.dtype, 60000);

@@ -34,10 +34,8 @@ TEST_P(Cases, C01_CausalWithMoreQueriesThanKeys) {
   expect_all(rows_of(results.out, 0, 3, problem.headdim_v), 0);
   expect_all(rows_of(results.dq, 0, 3, problem.headdim), 0);
   EXPECT_EQ(rows_of(results.out, 3, 1, problem.headdim_v), rows_of(inputs.v, 0, 1, problem.headdim_v));
-  double score = 0;
-  for (size_t c = 0; c < static_cast<size_t>(problem.headdim); ++c) {
-    score += inputs.q[3 * static_cast<size_t>(problem.headdim) + c] * inputs.k[c] * problem.scale();
-  }
+  const double* q = &inputs.q[3 * static_cast<size_t>(problem.headdim)];
+  const double score = problem.scale() * dot(problem.headdim, q, inputs.k.data());
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(results.lse[i], -kInfinity);
   EXPECT_NEAR(results.lse[3], score, 1e-5 * std::max(1.0, std::fabs(score)));
   expect_correct(problem, 1);
@@ -110,7 +108,7 @@ TEST_P(Cases, C05_EmptySequencesBeforeALongOne) {
   Results got;
   got.out = last_head(results.out, 0, compared, problem.headdim_v);
   got.lse.assign(results.lse.end() - 1023, results.lse.end() - 1023 + compared);
-  EXPECT_EQ(compare_with_oracle(one_head, one, got, oracle_for(backend(), one_head, one, false)), "");
+  EXPECT_EQ(mismatch(one_head, one, got, false), "");
 }
 
 TEST_P(Cases, C07_NoQueriesAtAll) {
@@ -285,7 +283,7 @@ TEST_P(Cases, C43_EightyThousandSequences) {
   got.dq = tail(results.dq, alone.headdim);
   got.dk = tail(results.dk, alone.headdim);
   got.dv = tail(results.dv, alone.headdim_v);
-  EXPECT_EQ(compare_with_oracle(alone, last, got, oracle_for(backend(), alone, last, gradients())), "");
+  EXPECT_EQ(mismatch(alone, last, got, gradients()), "");
 }
 
 TEST_P(Cases, C43_SeventyThousandSequencesOfOneToken) {
@@ -328,7 +326,7 @@ TEST_P(Cases, C49_StridesOfAxesOfSizeOne) {
 
 TEST_P(Cases, C50_MisalignedBasesAndRows) {
   // The copy engine of a GPU takes addresses and strides of 16 bytes only: tests/gpu has what it refuses.
-  const int64_t step = target().fixed() ? 8 : 1;
+  const int64_t step = !target().fixed() ? 1 : target().dtype == TANDEM_E4M3 ? 16 : 8;
   for (int32_t dtype : dtypes({TANDEM_BF16, TANDEM_FP32})) {
     Problem problem = dense(2, 10, 12, 2, 2, 64, dtype);
     const Inputs inputs = random_inputs(problem, 50);

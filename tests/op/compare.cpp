@@ -214,6 +214,10 @@ double cancellation(const Problem& problem, const Inputs& inputs, const std::vec
 
 }  // namespace
 
+Fp8Sums fp8_sums_of(int32_t backend) {
+  return backend == TANDEM_BACKEND_SM90 ? Fp8Sums::kByTensorCores : Fp8Sums::kInFp32;
+}
+
 std::string compare_with_oracle(const Problem& problem, const Inputs& inputs, const Results& results,
                                 const Results& oracle, Fp8Sums sums) {
   const bool gradients = !oracle.dq.empty() || !oracle.dk.empty();
@@ -264,8 +268,7 @@ std::string check_problem(const Problem& problem, const Inputs& inputs, int32_t 
     if (gradients && runner.backward() != TANDEM_OK) return failed("backward");
     if (!runner.damage().empty()) return runner.damage();
     return compare_with_oracle(with_lse, runner.inputs(), runner.results(),
-                               oracle_for(backend, with_lse, runner.inputs(), gradients),
-                               backend == TANDEM_BACKEND_SM90 ? Fp8Sums::kByTensorCores : Fp8Sums::kInFp32);
+                               oracle_for(backend, with_lse, runner.inputs(), gradients), fp8_sums_of(backend));
   } catch (const std::exception& error) {
     return error.what();
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "problem.h"
@@ -8,6 +9,8 @@ namespace tandem::optest {
 
 // How a kernel sums products of e4m3 numbers.
 enum class Fp8Sums { kInFp32, kByTensorCores };
+
+Fp8Sums fp8_sums_of(int32_t backend);
 
 // Empty if the results are within the contract's tolerance [16] of the oracle's, and exact where it demands that [5,
 // 8]; else a sentence. Gradients are compared if the results hold any.
