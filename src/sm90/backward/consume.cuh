@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/finish.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/step.cuh"
@@ -27,7 +26,6 @@ class BackwardConsumer {
   TANDEM_DEVICE BackwardConsumer(const BackwardParams& params, int w) : params_(params), w_(w) {}
 
   TANDEM_DEVICE void run() {
-    begin_turns<Traits>();
     while (reader_.next()) {
       const TileQueryRange rows = reader_.slot().rows();
       ptx::mbarrier_wait(Traits::kKFull, reader_.parity());
@@ -44,7 +42,6 @@ class BackwardConsumer {
         clear_gradient<typename Traits::DvTile>(Traits::kSmemV, w_);
       }
       hand_over_gradients<Traits>();
-      finish_turns(params_, reader_.slot());
       reader_.release_by_warp();
     }
     ptx::bulk_wait<0>();  // shared memory must outlive the reductions, the grid's end publish them
@@ -60,6 +57,12 @@ class BackwardConsumer {
   TANDEM_DEVICE static bool is_last(int flags) { return (flags & kStepLast) != 0; }
   // Of the step before the one whose Q lies in stage q.
   TANDEM_DEVICE static int stage_before(int q) { return (q == 0 ? Traits::kQStages : q) - 1; }
+
+  // Of the number of a step, of all tiles.
+  TANDEM_DEVICE static uint32_t parity_of(DoPipe o) {
+    const auto index = static_cast<uint32_t>(o.index);
+    return (Traits::kDoStages % 2 == 0 ? index : index + o.phase) % 2;
+  }
 
   TANDEM_DEVICE uint32_t lse_address(int q) const { return values_address<Traits>(Traits::kLse, q); }
   TANDEM_DEVICE uint32_t delta_address(int o) const { return values_address<Traits>(Traits::kDelta, o); }
@@ -112,13 +115,12 @@ class BackwardConsumer {
       ptx::wgmma_fence_operand(state_.acc_dq());
       release(Traits::kDoEmpty, o);
       if (!is_first(flags)) release_q(stage_before(q.index));
-      stage_dq(state_, w_);
+      stage_dq(state_, params_, w_, parity_of(o));
       o.advance();
       wait(Traits::kDoFull, o);
       ptx::wgmma_fence();
       issue_dp(state_, o.index, w_);
       issue_dk(state_, ds, q.index, w_, !is_first(flags));
-      take_turn(q_block_of_stage<Traits>(q.index));
       ptx::wgmma_wait<2>();  // S(i+1)
       ptx::wgmma_fence_operand(state_.acc_s);
       make_p(next_flags, next_q.index);
@@ -171,8 +173,7 @@ class BackwardConsumer {
       release(Traits::kDoEmpty, o);
       if (!is_first(flags)) release_q(stage_before(q.index));
       const int ds = o.index;
-      take_turn(q_block_of_stage<Traits>(q.index));
-      stage_dq(state_, w_);
+      stage_dq(state_, params_, w_, parity_of(o));
       o.advance();
       wait(Traits::kDoFull, o);
       ptx::wgmma_fence();
@@ -206,10 +207,9 @@ class BackwardConsumer {
     ptx::wgmma_fence();
     issue_dq(state_, ds, w_);
     issue_dk(state_, ds, q.index, w_, !is_first(flags));
-    take_turn(q_block_of_stage<Traits>(q.index));
     ptx::wgmma_wait<1>();
     ptx::wgmma_fence_operand(state_.acc_dq());
-    stage_dq(state_, w_);
+    stage_dq(state_, params_, w_, parity_of(o));
     ptx::fence_proxy_async_shared();
     send_dq<Traits>(params_, q_block_of_stage<Traits>(q.index), w_, w_);
     ptx::wgmma_wait<0>();
@@ -220,11 +220,6 @@ class BackwardConsumer {
     o.advance();
     q_pipe_ = q;
     do_pipe_ = o;
-  }
-
-  // Under the products.
-  TANDEM_DEVICE void take_turn(int q_block) {
-    if (TANDEM_UNLIKELY(is_deterministic(params_))) take_dq_turn(params_, reader_.slot(), q_block);
   }
 
   // Until the next step's Q is there; returns its flags.

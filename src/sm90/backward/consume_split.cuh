@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/finish.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/step.cuh"
@@ -65,17 +64,13 @@ class SplitConsumer {
   TANDEM_DEVICE int ds_before() const { return 1 - ds(); }
   TANDEM_DEVICE uint32_t ds_phase_before() const { return (step_ - 1) / 2 % 2; }
 
-  // Under the products.
-  TANDEM_DEVICE void take_turn(int q_block) {
-    if (TANDEM_UNLIKELY(is_deterministic(params_))) take_dq_turn(params_, reader_.slot(), q_block);
-  }
-
   TANDEM_DEVICE int square(int i) const { return 2 * w_ + i; }
 
-  // Square i of the dQ of the step before, which is done, to its staging place.
-  TANDEM_DEVICE void stage_square() {
+  // Square i of this consumer's, which is done, to its staging place.
+  TANDEM_DEVICE void stage_square(int i) {
     ptx::wgmma_fence_operand(state_.acc_dq());
-    stage_dq(state_, w_);
+    const bool one = w_ == 1 && Traits::kDqSquaresOf1 == 1;
+    stage_dq(state_, params_, w_, one ? step_ % 2 : static_cast<uint32_t>(i));
   }
 
   const BackwardParams& params_;
@@ -92,14 +87,12 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
   using SplitConsumer<Traits>::SplitConsumer;
 
   TANDEM_DEVICE void run() {
-    begin_turns<Traits>();
     while (reader_.next()) {
       const bool any = reader_.slot().rows().m_begin < reader_.slot().rows().m_end;
       ptx::mbarrier_wait(Traits::kKFull, reader_.parity());
       ptx::mbarrier_wait(Traits::kVFull, reader_.parity());
       if (any) run_steps();
       meet_at_the_end();
-      finish_turns(params_, reader_.slot());
       if (any) {
         write_gradient<Traits, typename Traits::DvTile>(state_.acc_dv, reader_.slot(), Traits::kSmemV, 0, 1.0f);
       } else {
@@ -113,7 +106,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
 
  private:
   using Base = SplitConsumer<Traits>;
-  using Base::arrive, Base::ds_before, Base::ds_phase_before, Base::square, Base::stage_square, Base::take_turn;
+  using Base::arrive, Base::ds_before, Base::ds_phase_before, Base::square, Base::stage_square;
   using Base::params_, Base::w_, Base::state_, Base::reader_, Base::step_;
   using Base::q_stage, Base::wait_q, Base::release_q, Base::do_stage, Base::wait_do, Base::release_do;
   using typename Base::Element;
@@ -145,11 +138,10 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
       ptx::wgmma_wait<1>();  // S(i)
       make_p(flags);
       ptx::wgmma_wait<0>();
-      stage_square();
+      stage_square(0);
       ptx::wgmma_fence();
       issue_dq(state_, ds_before(), square(1));
       send_p();
-      take_turn(q_block);
       send_dq<Traits>(params_, q_block, square(0), w_);
       wait_do();
       ptx::wgmma_fence();
@@ -165,11 +157,10 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
     ptx::wgmma_wait<1>();
     if (dv_under_way) release_do(step_ - 1);
     ptx::wgmma_wait<0>();
-    stage_square();
+    stage_square(0);
     ptx::wgmma_fence();
     issue_dq(state_, ds_before(), square(1));
     ptx::fence_proxy_async_shared();
-    take_turn(q_block);
     send_dq<Traits>(params_, q_block, square(0), w_);
     ptx::wgmma_wait<0>();
     finish_dq(q_block);
@@ -220,7 +211,7 @@ class SplitConsumerOfP : private SplitConsumer<Traits> {
   // Both squares are done.
   TANDEM_DEVICE void finish_dq(int q_block) {
     arrive(barrier_at(Traits::kDsEmpty, ds_before()));
-    stage_square();
+    stage_square(1);
     ptx::fence_proxy_async_shared();
     send_dq<Traits>(params_, q_block, square(1), w_);
   }
@@ -233,14 +224,12 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
   using SplitConsumer<Traits>::SplitConsumer;
 
   TANDEM_DEVICE void run() {
-    begin_turns<Traits>();
     while (reader_.next()) {
       const bool any = reader_.slot().rows().m_begin < reader_.slot().rows().m_end;
       ptx::mbarrier_wait(Traits::kKFull, reader_.parity());
       ptx::mbarrier_wait(Traits::kVFull, reader_.parity());
       if (any) run_steps();
       meet_at_the_end();
-      finish_turns(params_, reader_.slot());
       if (any) {
         write_gradient<Traits, typename Traits::DkTile>(state_.acc_dk, reader_.slot(), Traits::kSmemK, 0,
                                                         params_.softmax_scale);
@@ -255,7 +244,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
 
  private:
   using Base = SplitConsumer<Traits>;
-  using Base::arrive, Base::ds, Base::square, Base::stage_square, Base::take_turn;
+  using Base::arrive, Base::ds, Base::square, Base::stage_square;
   using Base::params_, Base::w_, Base::state_, Base::reader_, Base::step_;
   using Base::q_stage, Base::wait_q, Base::release_q, Base::do_stage, Base::wait_do, Base::release_do;
   using typename Base::Element;
@@ -275,7 +264,6 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
       write_ds();
       ptx::wgmma_fence();
       issue_dk((flags & kStepFirst) == 0);
-      take_turn(q_block);
       ptx::mbarrier_wait(barrier_at(Traits::kDsFull, ds()), step_ / 2 % 2);  // of all four warps
       make_square(0);
       release_q(q_stage());  // dK
@@ -295,7 +283,7 @@ class SplitConsumerOfDs : private SplitConsumer<Traits> {
     ptx::wgmma_wait<0>();
   }
   TANDEM_DEVICE void send_square(int q_block, int i) {
-    stage_square();
+    stage_square(i);
     ptx::fence_proxy_async_shared();
     send_dq<Traits>(params_, q_block, square(i), w_);
   }

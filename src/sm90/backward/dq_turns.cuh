@@ -2,21 +2,22 @@
 
 #include <cstdint>
 
+#include "sm90/backward/load.cuh"
 #include "sm90/backward/params.h"
+#include "sm90/backward/step.cuh"
 #include "sm90/backward/traits.h"
 #include "sm90/backward/work.cuh"
 #include "sm90/ptx/device.cuh"
 #include "sm90/ptx/fence.cuh"
 #include "sm90/ptx/global.cuh"
-#include "sm90/ptx/shared.cuh"
+#include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/tma.cuh"
-#include "sm90/ptx/warp.cuh"
+#include "sm90/tile/pipeline.cuh"
 
 // Deterministic: the order in which the n_blocks of a head add to an m_block's dQ is from the last to the first, that
-// in which their tiles are drawn. A turn is the number of the n_block that adds next. Each consumer warp waits for its
-// turn under a step's products, before it sends its part of dQ, and passes it on to the n_block before when it takes
-// the next step's: by then the addition has been done, as a rule, and the wait for that costs nothing. docs/SCHEDULE.md
-// has the argument that nobody waits for ever.
+// in which their tiles are drawn. A turn is the number of the n_block that adds next. The consumers do not wait for it:
+// they hand what they have staged to the sender, which waits for the turn, adds, and when that has been done passes the
+// turn on to the n_block before. docs/SCHEDULE.md has the argument that nobody waits for ever.
 //
 // The additions are the copy engine's, in the async proxy; turns are read and written with ordinary loads and stores.
 // That a bulk operation has completed makes what it wrote visible to the thread that waits for that [PTX ISA, Async
@@ -25,63 +26,59 @@
 // fence_proxy_async(), so that its own addition, in the async proxy again, comes after what it has seen.
 namespace tandem::sm90 {
 
-TANDEM_DEVICE bool is_deterministic(const BackwardParams& params) {
-  return params.dq_turns != nullptr;
-}
-
+// One thread. It walks the steps as the load thread does.
 template <typename Traits>
-TANDEM_DEVICE uint32_t n_block_of(BackwardSlot<Traits> slot) {
-  return static_cast<uint32_t>(slot.keys().first_key / Traits::kBlockN);
-}
+class DqSender {
+ public:
+  TANDEM_DEVICE explicit DqSender(const BackwardParams& params) : params_(params) {}
 
-// This warp among those of both consumers.
-TANDEM_DEVICE uint32_t consumer_warp() {
-  return static_cast<uint32_t>(ptx::thread_rank_anew()) / ptx::kWarpThreads - 4;
-}
-
-TANDEM_DEVICE uint32_t* turn_of(const BackwardParams& params, int q_block) {
-  return params.dq_turns + (int64_t{q_block} * kConsumerWarps + consumer_warp());
-}
-
-// Where the warp keeps the q_block whose turn it has yet to pass on. PERF: in shared memory, for want of registers.
-template <typename Traits>
-TANDEM_DEVICE uint32_t turn_place() {
-  return Traits::kDqTurns + consumer_warp() * 4;
-}
-
-// A whole warp, before its first tile.
-template <typename Traits>
-TANDEM_DEVICE void begin_turns() {
-  if (ptx::lane_index() == 0) ptx::store_shared(turn_place<Traits>(), int{kSpareTurns});
-}
-
-// The lane that sends: until what it has sent has been added; then the n_block before may add.
-template <typename Traits>
-TANDEM_DEVICE void pass_dq_turn(const BackwardParams& params, uint32_t own) {
-  ptx::bulk_wait<0>();
-  ptx::store_release(turn_of(params, ptx::load_shared<int>(turn_place<Traits>())), own - 1);
-}
-
-// A whole warp, before its first lane sends: until all n_blocks after the tile's have added theirs. PERF: all lanes
-// wait, so that ptxas is sure that the warp stays together; at headdim 64 it serializes products unless one lane does.
-template <typename Traits>
-TANDEM_DEVICE void take_dq_turn(const BackwardParams& params, BackwardSlot<Traits> slot, int q_block) {
-  if (Traits::kLateP && ptx::lane_index() != 0) return;
-  const uint32_t own = n_block_of(slot);
-  if (ptx::lane_index() == 0) pass_dq_turn<Traits>(params, own);
-  while (ptx::load_acquire(turn_of(params, q_block)) != own) {
+  TANDEM_DEVICE void run() {
+    while (reader_.next()) {
+      TANDEM_NO_UNROLL
+      for (int h = 0; h < params_.qheads_per_khead; ++h) {
+        TANDEM_NO_UNROLL
+        for (int m_block = slot().rows().m_begin; m_block < slot().rows().m_end; ++m_block) {
+          const int head = slot().head().key_head * params_.qheads_per_khead + h;
+          add_step(q_block_of(params_, slot(), m_block, head));
+        }
+      }
+      reader_.release_by_thread();
+    }
   }
-  if (ptx::lane_index() != 0) return;
-  ptx::fence_proxy_async();
-  ptx::store_shared(turn_place<Traits>(), q_block);
-}
 
-// A whole warp, when it has sent the last of a tile.
-template <typename Traits>
-TANDEM_DEVICE void finish_turns(const BackwardParams& params, BackwardSlot<Traits> slot) {
-  if (!is_deterministic(params) || ptx::lane_index() != 0) return;
-  pass_dq_turn<Traits>(params, n_block_of(slot));
-  ptx::store_shared(turn_place<Traits>(), int{kSpareTurns});
-}
+ private:
+  TANDEM_DEVICE BackwardSlot<Traits> slot() const { return reader_.slot(); }
+
+  // Consumer 1's squares first: split, consumer 0's come one step late.
+  TANDEM_DEVICE void add_step(int q_block) {
+    uint32_t* const turn = params_.dq_turns + q_block;
+    const auto own = static_cast<uint32_t>(slot().keys().first_key / Traits::kBlockN);
+    while (ptx::load_acquire(turn) != own) {
+    }
+    ptx::fence_proxy_async();
+    TANDEM_UNROLL
+    for (int square = Traits::kDqSquaresOf0; square < Traits::kDqSquares; ++square) add_square(q_block, square, 1);
+    TANDEM_UNROLL
+    for (int square = 0; square < Traits::kDqSquaresOf0; ++square) add_square(q_block, square, 0);
+    ptx::bulk_wait<0>();
+    ptx::store_release(turn, own - 1);
+  }
+
+  // When consumer w has staged it.
+  TANDEM_DEVICE void add_square(int q_block, int square, int w) {
+    ptx::mbarrier_wait(barrier_at(Traits::kDqFull, w), phases_ >> w & 1);
+    phases_ ^= 1u << w;
+    constexpr int kWarps = 4;
+    TANDEM_UNROLL
+    for (int warp = 0; warp < kWarps; ++warp) add_dq_of_warp<Traits>(params_, q_block, square, w, warp);
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(barrier_at(Traits::kDqEmpty, w));
+  }
+
+  const BackwardParams& params_;
+  BackwardReader<Traits> reader_;
+  uint32_t phases_ = 0;  // bit w: of the next phase of dq_full[w]
+};
 
 }  // namespace tandem::sm90

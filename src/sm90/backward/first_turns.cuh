@@ -104,18 +104,13 @@ TANDEM_DEVICE void spread_ends(const RecordsOfSequence& records) {
 
 // To the m_blocks of which an n_block is the last that visits them. A whole warp.
 TANDEM_DEVICE void write_turns(const BackwardParams& problem, const RecordsOfSequence& records, int n_block) {
-  struct Turns {
-    uint32_t n_block[4];
-  };
-  const auto turn = static_cast<uint32_t>(n_block);
   const TileQueryRange rows = ptx::load_global(records.rows_of(n_block));
   int end = rows.m_end;
   if (n_block + 1 < records.count) end = min_of(end, ptx::load_global(records.rows_of(n_block + 1)).m_begin);
   for (int m_block = rows.m_begin; m_block < end; ++m_block) {
     const int64_t q_block = q_block_index(records.m_block_begin + m_block, records.first_head, problem.nheads_q);
-    auto* const turns = reinterpret_cast<Turns*>(problem.dq_turns + q_block * kConsumerWarps);
-    for (int i = ptx::lane_index(); i < records.heads * kConsumerWarps / 4; i += ptx::kWarpThreads) {
-      ptx::store_global(turns + i, Turns{{turn, turn, turn, turn}});
+    for (int head = ptx::lane_index(); head < records.heads; head += ptx::kWarpThreads) {
+      ptx::store_global(problem.dq_turns + q_block + head, static_cast<uint32_t>(n_block));
     }
   }
 }

@@ -3,6 +3,7 @@
 #include "sm90/backward/clean.cuh"
 #include "sm90/backward/consume.cuh"
 #include "sm90/backward/consume_split.cuh"
+#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/load.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/store.cuh"
@@ -28,19 +29,21 @@
 //   consumers     | S0 dP0 | P0 | dV0 | dS0 | dQ0 S1 | dP1 dK0 | P1 | dV1 | dS1 | dQ1 S2 | dP2 dK1 | ...   64 keys each
 //   copy engine                                      | += dQ0                    | += dQ1 ...
 //   store warp                                                                              dK, dV at the end of a tile
+//   sender        deterministic: tells the copy engine of each dQ, in its turn
 //
 // Everything but dQ is transposed, so that P^T comes out of the product as it goes into the next one. dS goes through
 // shared memory: dQ sums over the keys of both consumers. The order of a consumer's products, and what runs under
 // which, is at run_steps(); traits.h has the barrier table, docs/SCHEDULE.md the budgets.
 //
-// traits.h, tiles.h  what an instance is       load.cuh   load thread      consume.cuh  a consumer's tiles
-// params.h           one launch's problem      clean.cuh  clean-up warp    step.cuh     its products, and what is
-// between work.cuh           work tiles and steps      store.cuh  store warp       key_blocks.cuh  the kernel that
-// plans tiles
+// traits.h, tiles.h  what an instance is       load.cuh      load thread     consume.cuh     a consumer's tiles
+// params.h           one launch's problem      clean.cuh     clean-up warp   step.cuh        its products, and between
+// work.cuh           work tiles and steps      store.cuh     store warp      key_blocks.cuh  the kernel that plans
+// tiles
+//                                              dq_turns.cuh  sender
 namespace tandem::sm90 {
 
 template <typename Traits>
-TANDEM_DEVICE void init_backward_barriers() {
+TANDEM_DEVICE void init_backward_barriers(bool deterministic) {
   constexpr int kConsumerWarps = Traits::kConsumers * 4;
   for (const uint32_t barrier :
        {Traits::kKFull, Traits::kVFull, Traits::kKLanded, Traits::kVLanded, Traits::kKvEmpty}) {
@@ -59,7 +62,11 @@ TANDEM_DEVICE void init_backward_barriers() {
   }
   for (int slot = 0; slot < Traits::kTileStages; ++slot) {
     ptx::mbarrier_init(barrier_at(Traits::kTileFull, slot), 1);
-    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + 2);
+    ptx::mbarrier_init(barrier_at(Traits::kTileEmpty, slot), kConsumerWarps + (deterministic ? 3 : 2));
+  }
+  for (int w = 0; w < Traits::kConsumers; ++w) {
+    ptx::mbarrier_init(barrier_at(Traits::kDqFull, w), 4);
+    ptx::mbarrier_init(barrier_at(Traits::kDqEmpty, w), 1);
   }
   if constexpr (Traits::kSplit) {
     ptx::mbarrier_init(Traits::kPFull, 4);
@@ -92,7 +99,7 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
     for (const ptx::TensorMap* map : {&params.q, &params.k, &params.v, &params.dout, &params.dk, &params.dv}) {
       ptx::prefetch_tensor_map(map);
     }
-    init_backward_barriers<Traits>();
+    init_backward_barriers<Traits>(is_deterministic(params));
   }
   ptx::block_sync();
   ptx::launch_dependent_grid();
@@ -106,6 +113,8 @@ TANDEM_KERNEL TANDEM_LAUNCH_BOUNDS(Traits::kThreads, 1)
       BackwardCleaner<Traits>(params).run();
     } else if (warp == 2) {
       store_gradients<Traits>(params);
+    } else if (is_deterministic(params)) {
+      if (ptx::elect_one()) DqSender<Traits>(params).run();
     }
   } else {
     ptx::setmaxnreg_increase<Traits::kConsumerRegisters>();

@@ -51,7 +51,7 @@ BackwardLayout backward_layout(const AttentionProblem& p, const BackwardTiles& t
   layout.bounds = parts.take(has_intervals(p) ? layout.max_q_blocks : 0, sizeof(MBlockBounds));
   layout.dsink_partials = parts.take(p.sink.present() ? layout.max_q_blocks : 0, sizeof(float));
   layout.dq = parts.take(rows * tiles.headdim, sizeof(float));
-  layout.dq_turns = parts.take(p.exec.deterministic ? (layout.max_q_blocks + 1) * kConsumerWarps : 0, sizeof(uint32_t));
+  layout.dq_turns = parts.take(p.exec.deterministic ? layout.max_q_blocks : 0, sizeof(uint32_t));
   layout.records = parts.take(layout.max_n_blocks * layout.record_heads, sizeof(KeyBlockRecord));
   layout.bytes = parts.end();
   return layout;
@@ -67,7 +67,7 @@ BackwardBuffers backward_buffers(const AttentionProblem& p, const BackwardLayout
   if (has_intervals(p)) buffers.bounds = reinterpret_cast<MBlockBounds*>(base + layout.bounds);
   if (p.sink.present()) buffers.dsink_partials = reinterpret_cast<float*>(base + layout.dsink_partials);
   buffers.dq = reinterpret_cast<float*>(base + layout.dq);
-  if (p.exec.deterministic) buffers.dq_turns = reinterpret_cast<uint32_t*>(base + layout.dq_turns) + kConsumerWarps;
+  if (p.exec.deterministic) buffers.dq_turns = reinterpret_cast<uint32_t*>(base + layout.dq_turns);
   buffers.records = reinterpret_cast<KeyBlockRecord*>(base + layout.records);
   return buffers;
 }

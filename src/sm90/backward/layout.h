@@ -24,7 +24,7 @@ struct BackwardLayout {
   uint64_t bounds = 0;          // with interval arrays
   uint64_t dsink_partials = 0;  // with a sink
   uint64_t dq = 0;
-  uint64_t dq_turns = 0;      // deterministic: those of kSpareTurns, then of each q_block
+  uint64_t dq_turns = 0;      // deterministic: of each q_block
   bool heads_differ = false;  // in their interval arrays
   int64_t record_heads = 1;   // records of each n_block
   uint64_t records = 0;

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/traits.h"
 #include "sm90/backward/work.cuh"

@@ -64,12 +64,6 @@ TANDEM_HD constexpr int dq_place(int m, int column, int headdim) {
   return square + (m % 64 / 16 * groups + column % 64 / 8) * 128 + lane * 4 + m / 8 % 2 * 2 + column % 2;
 }
 
-// Of both consumers: each adds a part of its own to an m_block's dQ.
-constexpr int kConsumerWarps = 8;
-
-// dq_turns of this q_block are nobody's: what a warp passes on before it has sent anything.
-constexpr int kSpareTurns = -1;
-
 // The backward kernel's only parameter: one launch's problem, as it lies in the kernel's constant memory.
 struct BackwardParams {
   ptx::TensorMap q;     // axes (headdim, rows, nheads_q, batch); box: one panel of kBlockM rows
@@ -92,8 +86,8 @@ struct BackwardParams {
   const float* lse_log2 = nullptr;          // (q_block, row_value_place): LSE times log2(e); +inf: the row sees no key
   const float* delta = nullptr;             // as lse_log2
   float* dq = nullptr;                      // (q_block, dq_place): the sums of dS K, not scaled
-  uint32_t* dq_turns = nullptr;  // deterministic: (q_block, consumer warp), the n_block that adds next; dq_turns.cuh
-  const MBlockBounds* bounds = nullptr;  // (q_block); nullptr: no interval arrays
+  uint32_t* dq_turns = nullptr;             // deterministic: (q_block), the n_block that adds next; dq_turns.cuh
+  const MBlockBounds* bounds = nullptr;     // (q_block); nullptr: no interval arrays
 
   int nheads_q = 0;
   int nheads_k = 0;
@@ -121,5 +115,9 @@ struct BackwardParams {
   int headdim = 0;  // of the problem: columns of dK
   int headdim_v = 0;
 };
+
+TANDEM_HD inline bool is_deterministic(const BackwardParams& params) {
+  return params.dq_turns != nullptr;
+}
 
 }  // namespace tandem::sm90

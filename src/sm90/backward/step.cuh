@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "core/mask.h"
-#include "sm90/backward/dq_turns.cuh"
 #include "sm90/backward/params.h"
 #include "sm90/backward/row_keys.cuh"
 #include "sm90/backward/traits.h"
@@ -13,12 +12,14 @@
 #include "sm90/ptx/fence.cuh"
 #include "sm90/ptx/math.cuh"
 #include "sm90/ptx/matrix.cuh"
+#include "sm90/ptx/mbarrier.cuh"
 #include "sm90/ptx/shared.cuh"
 #include "sm90/ptx/tma.cuh"
 #include "sm90/ptx/warp.cuh"
 #include "sm90/ptx/wgmma.cuh"
 #include "sm90/tile/apply_mask.cuh"
 #include "sm90/tile/fragment.cuh"
+#include "sm90/tile/pipeline.cuh"
 #include "sm90/tile/score_transform.cuh"
 
 // What a consumer warpgroup does in a step: five products and what lies between them. Everything is transposed: the
@@ -279,17 +280,25 @@ TANDEM_DEVICE void store_ds(BackwardState<Traits>& state, uint32_t delta_address
   }
 }
 
-// This warp's 16 rows of a square of dQ on their way out: written in the order of dq_place(), sent by one lane.
+// A warp's 16 rows of a square of dQ on their way out: written in the order of dq_place(), sent by one lane, or, if the
+// sums are to have an order, by the sender of dq_turns.cuh.
 template <typename Traits>
-TANDEM_DEVICE uint32_t dq_place_of_warp(int w) {
+TANDEM_DEVICE uint32_t dq_place_of_warp(int w, int warp) {
   return Traits::kSmemDq + static_cast<uint32_t>(w) * Traits::kDqSquareBytes +
-         static_cast<uint32_t>(fragment_thread().warp) * Traits::kDqWarpBytes;
+         static_cast<uint32_t>(warp) * Traits::kDqWarpBytes;
+}
+// Until what lies there has been read. parity: of the number of squares that the consumer has staged so far.
+template <typename Traits>
+TANDEM_DEVICE void acquire_dq_place(const BackwardParams& params, int w, uint32_t parity) {
+  if (TANDEM_UNLIKELY(is_deterministic(params))) ptx::mbarrier_wait(barrier_at(Traits::kDqEmpty, w), parity ^ 1);
+  ptx::bulk_wait_read<0>();  // by lane 0, if it sent that itself
+  ptx::warp_sync();
 }
 template <typename Traits>
-TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
-  ptx::bulk_wait_read<0>();  // by lane 0, which sent what lies there
-  ptx::warp_sync();
-  const uint32_t address = dq_place_of_warp<Traits>(w) + static_cast<uint32_t>(place_of_thread<Traits>().lane) * 16;
+TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, const BackwardParams& params, int w, uint32_t parity) {
+  acquire_dq_place<Traits>(params, w, parity);
+  const uint32_t address =
+      dq_place_of_warp<Traits>(w, fragment_thread().warp) + static_cast<uint32_t>(place_of_thread<Traits>().lane) * 16;
   const float (&acc_dq)[32] = state.acc_dq();
   TANDEM_UNROLL
   for (int group = 0; group < 8; ++group) {
@@ -297,21 +306,29 @@ TANDEM_DEVICE void stage_dq(BackwardState<Traits>& state, int w) {
                                                        acc_dq[4 * group + 3]});
   }
 }
-// After fence_proxy_async_shared() by every lane.
+// One thread; afterwards bulk_commit().
 template <typename Traits>
-TANDEM_DEVICE void send_dq(const BackwardParams& params, int q_block, int square, int w) {
-  ptx::warp_sync();
-  if (ptx::lane_index() != 0) return;
+TANDEM_DEVICE void add_dq_of_warp(const BackwardParams& params, int q_block, int square, int w, int warp) {
   uint32_t bytes = Traits::kDqWarpBytes;
-  uint32_t staged = dq_place_of_warp<Traits>(w);
+  uint32_t staged = dq_place_of_warp<Traits>(w, warp);
   if (Traits::kDqSquaresOverlap && square == 1) {
     bytes /= 2;
     staged += bytes;
   }
-  const uint32_t part =
-      static_cast<uint32_t>(square) * Traits::kDqSquareBytes + static_cast<uint32_t>(fragment_thread().warp) * bytes;
+  const uint32_t part = static_cast<uint32_t>(square) * Traits::kDqSquareBytes + static_cast<uint32_t>(warp) * bytes;
   ptx::bulk_reduce_add_f32(params.dq + (int64_t{q_block} * Traits::kDqBytes + part) / 4, staged, bytes);
-  ptx::bulk_commit();
+}
+// A whole warp, after fence_proxy_async_shared() by every lane. PERF: the arrival is predicated, not branched to: ptxas
+// spills at headdim 256 otherwise, or serializes products at 64.
+template <typename Traits>
+TANDEM_DEVICE void send_dq(const BackwardParams& params, int q_block, int square, int w) {
+  ptx::warp_sync();
+  if (ptx::lane_index() != 0) return;
+  if (!is_deterministic(params)) {
+    add_dq_of_warp<Traits>(params, q_block, square, w, fragment_thread().warp);
+    ptx::bulk_commit();
+  }
+  ptx::mbarrier_arrive_if(barrier_at(Traits::kDqFull, w), is_deterministic(params));
 }
 // Where the dQ of the step lies whose Q is in stage q.
 template <typename Traits>

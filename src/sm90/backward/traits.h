@@ -32,7 +32,12 @@
 // | do_empty[o]   | mbarrier | 8 warps          | consumers: dV is done                | load thread                       |
 // | tile_full[t]  | mbarrier | 1 and the bytes  | load thread, copy engine: the slot   | everybody                         |
 // |               |          | of a record      | is set                               |                                   |
-// | tile_empty[t] | mbarrier | 10 warps         | consumers, clean-up and store warp   | load thread                       |
+// | tile_empty[t] | mbarrier | 10 warps, or 11  | consumers, clean-up and store warp,  | load thread                       |
+// |               |          |                  | and the sender, if there is one      |                                   |
+// |               |          |                  |                                      |                                   |
+// | deterministic |          |                  |                                      |                                   |
+// | dq_full[w]    | mbarrier | 4 warps          | consumer w: a square is staged       | sender                            |
+// | dq_empty[w]   | mbarrier | 1                | sender: the square has been read     | consumer w, before the next       |
 // |               |          |                  |                                      |                                   |
 // | not split     |          |                  |                                      |                                   |
 // | ds            | named    | 256 threads      | both consumers, once a step: both    | both consumers                    |
@@ -119,8 +124,7 @@ struct BackwardTraits {
   static constexpr uint32_t kStepBytes = 16;
   static constexpr uint32_t kTileSlots = kSteps + kQStages * kStepBytes;
   static constexpr uint32_t kTileSlotBytes = 96;
-  static constexpr uint32_t kDqTurns = kTileSlots + kTileStages * kTileSlotBytes;  // of each consumer warp: a q_block
-  static constexpr uint32_t kKFull = kDqTurns + kConsumers * 4 * 4;
+  static constexpr uint32_t kKFull = kTileSlots + kTileStages * kTileSlotBytes;
   static constexpr uint32_t kVFull = kKFull + 8;
   static constexpr uint32_t kKLanded = kVFull + 8;
   static constexpr uint32_t kVLanded = kKLanded + 8;
@@ -134,7 +138,9 @@ struct BackwardTraits {
   static constexpr uint32_t kDoEmpty = kDoLanded + kDoStages * 8;
   static constexpr uint32_t kTileFull = kDoEmpty + kDoStages * 8;
   static constexpr uint32_t kTileEmpty = kTileFull + kTileStages * 8;
-  static constexpr uint32_t kPFull = kTileEmpty + kTileStages * 8;
+  static constexpr uint32_t kDqFull = kTileEmpty + kTileStages * 8;
+  static constexpr uint32_t kDqEmpty = kDqFull + kConsumers * 8;
+  static constexpr uint32_t kPFull = kDqEmpty + kConsumers * 8;
   static constexpr uint32_t kPEmpty = kPFull + 8;
   static constexpr uint32_t kDsFull = kPEmpty + 8;
   static constexpr uint32_t kDsEmpty = kDsFull + 2 * 8;

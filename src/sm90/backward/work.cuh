@@ -89,6 +89,11 @@ class BackwardReader {
     ptx::mbarrier_arrive_if(barrier_at(Traits::kTileEmpty, index()), ptx::lane_index() == 0);
     ++tile_;
   }
+  // One thread, which reads tiles alone.
+  TANDEM_DEVICE void release_by_thread() {
+    ptx::mbarrier_arrive(barrier_at(Traits::kTileEmpty, index()));
+    ++tile_;
+  }
 
  private:
   static_assert(Traits::kTileStages == 2);

@@ -23,6 +23,8 @@ void name_everything(Names& names) {
   names.mbarrier("do_empty", Traits::kDoEmpty, Traits::kDoStages, kInTurn);
   names.mbarrier("tile_full", Traits::kTileFull, Traits::kTileStages, kInTurn);
   names.mbarrier("tile_empty", Traits::kTileEmpty, Traits::kTileStages, kInTurn);
+  names.mbarrier("dq_full", Traits::kDqFull, Traits::kConsumers, kInTurn);
+  names.mbarrier("dq_empty", Traits::kDqEmpty, Traits::kConsumers, kInTurn);
   if (Traits::kSplit) {
     names.mbarrier("p_full", Traits::kPFull, 1, kInTurn);
     names.mbarrier("p_empty", Traits::kPEmpty, 1, kInTurn);
@@ -45,7 +47,7 @@ void name_everything(Names& names) {
   names.warp_role("load", 0, 1);
   names.warp_role("clean-up", 1, 1);
   names.warp_role("store", 2, 1);
-  names.warp_role("idle", 3, 1);
+  names.warp_role("sender", 3, 1);
   for (int w = 0; w < Traits::kConsumers; ++w) names.warp_role("consumer " + std::to_string(w), 4 + 4 * w, 4);
 }
 

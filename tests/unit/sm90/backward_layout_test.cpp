@@ -56,7 +56,7 @@ void expect_parts(const AttentionProblem& p) {
       {layout.bounds, p.lo.present() ? q_blocks * 16 : 0},
       {layout.dsink_partials, p.sink.present() ? q_blocks * 4 : 0},
       {layout.dq, rows * kTiles.headdim * 4},
-      {layout.dq_turns, p.exec.deterministic ? (q_blocks + 1) * 32 : 0},
+      {layout.dq_turns, p.exec.deterministic ? q_blocks * 4 : 0},
       {layout.records, static_cast<uint64_t>(layout.max_n_blocks) * 80},
       {layout.bytes, 0},
   };
@@ -75,16 +75,6 @@ TEST(BackwardLayout, PartsFollowEachOther) {
   AttentionProblem deterministic = with_everything(packed_problem());
   deterministic.exec.deterministic = true;
   expect_parts(deterministic);
-}
-
-// Of q_block -1 too: kSpareTurns.
-TEST(BackwardLayout, TurnsBeginWithSpareOnes) {
-  AttentionProblem p = problem();
-  p.exec.deterministic = true;
-  const BackwardLayout layout = backward_layout(p, kTiles);
-  const auto turns = reinterpret_cast<uintptr_t>(backward_buffers(p, layout).dq_turns);
-  const auto workspace = reinterpret_cast<uintptr_t>(p.exec.workspace);
-  EXPECT_EQ(turns + kSpareTurns * kConsumerWarps * sizeof(uint32_t), workspace + layout.dq_turns);
 }
 
 TEST(BackwardLayout, CountsBlocks) {
