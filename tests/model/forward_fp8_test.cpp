@@ -135,6 +135,21 @@ TEST_P(ForwardFp8, ZeroNegativeAndTinyScales) {
   }
 }
 
+// O's sum goes from the unit of one block to that of the next: whatever they are, nothing overflows, nor is it lost
+// where all are small.
+TEST_P(ForwardFp8, ScalesOfVFarApart) {
+  Problem problem = dense(64, 8 * kScaleRows);
+  problem.out_dtype = TANDEM_BF16;
+  for (const std::vector<double>& values :
+       {std::vector<double>{1, 0, 0, 0x1p-100, 0x1p40, 0x1p-40, 0, 1},
+        {0, 0x1p-100, 0x1p50, 0, 0x1p-126, 1, 0, 0},
+        {0x1p-100, 0x1.8p-101, -0x1p-99, 0x1p-100, 0x1.4p-100, 0x1p-102, 0, 0x1p-100}}) {
+    problem.v_scale = ScaleSet{1, 1, 8, 3, values};
+    expect_right(problem);
+    problem.causal = !problem.causal;
+  }
+}
+
 TEST_P(ForwardFp8, ScalesUnderTransformedScores) {
   Problem problem = dense(m() + 1, 2 * kScaleRows + 9);
   problem.q_scale = random_scales(1, 1, scale_blocks(problem.seqlen_q), 10);

@@ -121,7 +121,7 @@ TANDEM_DEVICE void finish_pv(ConsumerState<Traits>& state) {
   if constexpr (Traits::kFp8) {
     ptx::wgmma_fence_operand(state.acc_pv);
     if constexpr (Traits::kOnesApart) ptx::wgmma_fence_operand(state.acc_ones);
-    count_product(state);
+    ++state.pv_blocks;
   } else {
     ptx::wgmma_fence_operand(state.acc_o);
   }
@@ -171,7 +171,7 @@ TANDEM_DEVICE void first_product(ConsumerState<Traits>& state, const ForwardPara
   ptx::wgmma_fence_operand(state.acc_s);
   if constexpr (Traits::kFp8) {
     state.q_scale = q_scale_of<Traits>(params, tile, w);
-    read_k_scale(state);
+    read_scales(state);
   }
   release(Traits::kKEmpty, state.k_pipe);
   state.k_pipe.advance();
@@ -206,6 +206,7 @@ TANDEM_DEVICE void first_softmax(ConsumerState<Traits>& state, const ForwardPara
   if constexpr (Traits::kFp8) {
     prepare_scores_fp8(state, params, tile, blocks.end - 1, masked, w);
     exact_softmax_fp8<true>(state, masked ? kTopExponentIfMasked : kTopExponent, [] {});
+    begin_units(state);
   } else {
     if (masked) transform_and_mask(state, params, blocks.end - 1);
     exact_softmax<true>(state, params.scale_log2, [] {});
@@ -236,6 +237,7 @@ TANDEM_DEVICE void attend_blocks(ConsumerState<Traits>& state, const ForwardPara
       state.sum_rescale[0] = state.sum_rescale[1] = 1.0f;
       softmax_fp8<kMasked>(state, params, tile, n_block, w, finish_product);
       promote_if_due(state, params.promotion_blocks);
+      change_unit(state);
     } else if constexpr (Traits::kLazy && !kMasked) {
       lazy_softmax(state, params.scale_log2, tile.q, finish_product);
     } else {

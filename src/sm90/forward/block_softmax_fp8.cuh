@@ -32,9 +32,10 @@ TANDEM_DEVICE float q_scale_of(const ForwardParams& params, const ConsumerTile<T
 
 // Of the block that K's stage holds; before the stage is released.
 template <typename Traits>
-TANDEM_DEVICE void read_k_scale(ConsumerState<Traits>& state) {
+TANDEM_DEVICE void read_scales(ConsumerState<Traits>& state) {
   const float k_scale = ptx::load_shared<float>(scale_at(Traits::kScalesK, state.k_pipe.index));
   state.score_scale = ptx::mul(state.q_scale, k_scale);
+  state.next_v_scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.k_pipe.index));
 }
 
 // Below it, and where it is not positive, scores are multiplied before the mask: -inf times 0 would be a NaN.
@@ -166,7 +167,7 @@ template <bool kMasked, typename Traits, typename FinishProduct>
 TANDEM_DEVICE void softmax_fp8(ConsumerState<Traits>& state, const ForwardParams& params,
                                const ConsumerTile<Traits>& tile, int n_block, int w,
                                const FinishProduct& finish_product) {
-  read_k_scale(state);
+  read_scales(state);
   if constexpr (kMasked) {
     release(Traits::kKEmpty, state.k_pipe);
     prepare_scores_fp8(state, params, tile, n_block, true, w);

@@ -27,7 +27,9 @@ struct Fp8State {
   float sum_rescale[2];                       // kSumIsBf16: what this block has the rows' O multiplied by
   float q_scale;      // of the tile: the scale of Q, and what turns products into exponents or into what is soft-capped
   float score_scale;  // of the block: that times K's
-  float v_scale;      // of the last block in acc_pv
+  float v_scale;      // what acc_pv is in units of: the scale of its last block of V
+  float next_v_scale;   // of the block that P is made of, whose P V comes next
+  float smallest_unit;  // kOInShared: of this tile's acc_pv; two_levels.cuh
 };
 template <typename Traits>
 struct Fp8State<Traits, false> {};

@@ -20,7 +20,7 @@
 // The load thread: K and V of every tile, as stages fall free.
 namespace tandem::sm90 {
 
-// The scales of a block of keys, to where its K and V go. Those of a block are read while the one before is loaded.
+// The scales of a block of keys, to its stage of K. Those of a block are read while the one before is loaded.
 template <typename Traits>
 class ScaleLoader {
  public:
@@ -32,11 +32,10 @@ class ScaleLoader {
     k_ = block_scale(params_.k_scale, sequence_, key_head_, key);
     v_ = block_scale(params_.v_scale, sequence_, key_head_, key);
   }
-  // HAZARD: when the stage is free, before the load whose barrier says that the scale is there too.
-  TANDEM_DEVICE void store_k(int stage) const { ptx::store_shared(scale_at(Traits::kScalesK, stage), k_); }
-  TANDEM_DEVICE void store_v(int stage) const {
-    constexpr uint32_t kScales = Traits::kTransposes ? Traits::kScalesStoredV : Traits::kScalesV;
-    ptx::store_shared(scale_at(kScales, stage), v_);
+  // HAZARD: when the stage is free, before the load whose barrier says that the scales are there too.
+  TANDEM_DEVICE void store(int stage) const {
+    ptx::store_shared(scale_at(Traits::kScalesK, stage), k_);
+    ptx::store_shared(scale_at(Traits::kScalesV, stage), v_);
   }
 
  private:
@@ -51,8 +50,7 @@ template <typename Traits>
 struct NoScales {
   TANDEM_DEVICE NoScales(const ForwardParams&, TileSlot<Traits>, int) {}
   TANDEM_DEVICE void read(int) {}
-  TANDEM_DEVICE void store_k(int) const {}
-  TANDEM_DEVICE void store_v(int) const {}
+  TANDEM_DEVICE void store(int) const {}
 };
 template <typename Traits>
 using Scales = std::conditional_t<Traits::kFp8, ScaleLoader<Traits>, NoScales<Traits>>;
@@ -62,29 +60,27 @@ TANDEM_DEVICE void load_k(const ForwardParams& params, PipelineState<Traits::kKS
                           const Scales<Traits>& scales, int key, int head, int batch) {
   using Tile = typename Traits::KTile;
   acquire(Traits::kKEmpty, pipe);
-  scales.store_k(pipe.index);
+  scales.store(pipe.index);
   load_tile<Tile, Traits::kElementBytes>(Traits::kSmemK + static_cast<uint32_t>(pipe.index) * Tile::kBytes, &params.k,
                                          barrier_at(Traits::kKFull, pipe.index), key, head, batch);
 }
 
 // To the transposing warp.
 template <typename Traits>
-TANDEM_DEVICE void load_stored_v(const ForwardParams& params, PipelineState<Traits::kLandingStages> pipe,
-                                 const Scales<Traits>& scales, int key, int head, int batch) {
+TANDEM_DEVICE void load_stored_v(const ForwardParams& params, PipelineState<Traits::kLandingStages> pipe, int key,
+                                 int head, int batch) {
   using Tile = typename Traits::StoredVTile;
   acquire(Traits::kVTaken, pipe);
-  scales.store_v(pipe.index);
   load_tile<Tile, 1>(Traits::kSmemStoredV + static_cast<uint32_t>(pipe.index) * Tile::kBytes, &params.v,
                      barrier_at(Traits::kVLanded, pipe.index), key, head, batch);
 }
 
 // To the consumers, or by way of the clean-up warp. `key`: of V^T its slot.
 template <typename Traits>
-TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVStages> pipe,
-                          const Scales<Traits>& scales, int key, int head, int batch, bool clean_up) {
+TANDEM_DEVICE void load_v(const ForwardParams& params, PipelineState<Traits::kVStages> pipe, int key, int head,
+                          int batch, bool clean_up) {
   using Tile = typename Traits::VTile;
   acquire(Traits::kVEmpty, pipe);
-  scales.store_v(pipe.index);
   const uint32_t smem = Traits::kSmemV + static_cast<uint32_t>(pipe.index) * Traits::kVStageBytes;
   const uint32_t full = barrier_at(clean_up ? Traits::kVLanded : Traits::kVFull, pipe.index);
   if constexpr (Traits::kFp8) {
@@ -125,9 +121,9 @@ TANDEM_DEVICE void load_tiles(const ForwardParams& params) {
       const int key = n_block * Traits::kBlockN;
       load_k<Traits>(params, k_pipe, scales, k_begin + key, keys.key_head, batch);
       if constexpr (Traits::kTransposes) {
-        load_stored_v<Traits>(params, v_pipe, scales, v_first + key, keys.key_head, batch);
+        load_stored_v<Traits>(params, v_pipe, v_first + key, keys.key_head, batch);
       } else {
-        load_v<Traits>(params, v_pipe, scales, v_first + key, keys.key_head, batch, needs_cleaning(seen, n_block));
+        load_v<Traits>(params, v_pipe, v_first + key, keys.key_head, batch, needs_cleaning(seen, n_block));
       }
       scales.read(n_block - 1);
       k_pipe.advance();

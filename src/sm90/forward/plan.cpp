@@ -117,15 +117,9 @@ int tiles_row(const AttentionProblem& p) {
   return find_forward_tiles(is_fp8(p), static_cast<int>(p.headdim), static_cast<int>(p.headdim_v));
 }
 
-// O is summed up in units of V's scale.
-bool needs_one_v_scale(const AttentionProblem& p) {
-  return is_fp8(p) && forward_tiles(true, tiles_row(p), false, transposes(p)).sum == SumOfO::kSharedBf16;
-}
-
 // Which of the two kinds of instance.
 bool is_general(const AttentionProblem& p) {
-  return is_narrowed(p) || score_scale(p).transform != ScoreTransform::kNone ||
-         (p.v_scale.blocks > 1 && needs_one_v_scale(p));
+  return is_narrowed(p) || score_scale(p).transform != ScoreTransform::kNone;
 }
 ForwardTiles tiles_of(const AttentionProblem& p) {
   return forward_tiles(is_fp8(p), tiles_row(p), is_general(p), transposes(p));
@@ -151,7 +145,8 @@ void set_fp8(const AttentionProblem& p, const ForwardTiles& tiles, ForwardParams
   params.q_scale = block_scales(p.q_scale);
   params.k_scale = block_scales(p.k_scale);
   params.v_scale = block_scales(p.v_scale);
-  params.promotion_blocks = p.v_scale.blocks > 1 ? 1 : kPromotionKeys / tiles.block_n;
+  const bool unit_changes = p.v_scale.blocks > 1 && tiles.sum == SumOfO::kRegisters;  // two_levels.cuh
+  params.promotion_blocks = unit_changes ? 1 : kPromotionKeys / tiles.block_n;
   params.out_is_fp16 = p.out_dtype == DType::kFp16;
 }
 

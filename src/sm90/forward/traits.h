@@ -133,9 +133,8 @@ struct ForwardTraits {
   static constexpr uint32_t kTileFull = kVEmpty + kVStages * 8;
   static constexpr uint32_t kTileEmpty = kTileFull + kTileStages * 8;
   static constexpr uint32_t kScalesK = kTileEmpty + kTileStages * 8;  // e4m3: of each stage's block of keys, fp32
-  static constexpr uint32_t kScalesV = kScalesK + (kFp8 ? kKStages * 4 : 0);
-  static constexpr uint32_t kScalesStoredV = kScalesV + (kFp8 ? kVStages * 4 : 0);
-  static constexpr uint32_t kSmemEnd = kScalesStoredV + (kTransposes ? kLandingStages * 4 : 0);
+  static constexpr uint32_t kScalesV = kScalesK + (kFp8 ? kKStages * 4 : 0);  // of the same stages and blocks
+  static constexpr uint32_t kSmemEnd = kScalesV + (kFp8 ? kKStages * 4 : 0);
   static constexpr uint32_t kSmemBytes = kSmemEnd - kBase;  // dynamic, of the launch
   // Where consumer w's O is handed over, of the tile whose Q lies in place q.
   TANDEM_HD static constexpr uint32_t o_address(int q, int w) {

@@ -4,7 +4,6 @@
 
 #include "sm90/forward/clean.cuh"
 #include "sm90/forward/params.h"
-#include "sm90/forward/scales.cuh"
 #include "sm90/forward/traits.h"
 #include "sm90/forward/work.cuh"
 #include "sm90/ptx/device.cuh"
@@ -66,12 +65,6 @@ TANDEM_DEVICE void transpose_block(int landed, int stage) {
   }
 }
 
-template <typename Traits>
-TANDEM_DEVICE void pass_scale(int landed, int stage) {
-  const float scale = ptx::load_shared<float>(scale_at(Traits::kScalesStoredV, landed));
-  ptx::store_shared(scale_at(Traits::kScalesV, stage), scale);
-}
-
 // A whole warp. It walks the stages that V lands in as the load thread does, and those of V^T as the consumers do.
 template <typename Traits>
 TANDEM_DEVICE void transpose_tiles(const ForwardParams& params) {
@@ -86,7 +79,6 @@ TANDEM_DEVICE void transpose_tiles(const ForwardParams& params) {
       wait(Traits::kVLanded, landing);
       acquire(Traits::kVEmpty, pipe);
       transpose_block<Traits>(landing.index, pipe.index);
-      if (ptx::lane_index() == 0) pass_scale<Traits>(landing.index, pipe.index);
       release(Traits::kVTaken, landing);  // HAZARD: the lanes meet here, before any clears what another has written
       if (needs_cleaning(seen, n_block)) clean_block<Traits>(params, reader.slot(), n_block, pipe.index);
       ptx::fence_proxy_async_shared();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "sm90/forward/consumer_state.cuh"
@@ -50,6 +51,11 @@ TANDEM_DEVICE void add_to_shared_sum(ConsumerState<Traits>& state, float scale, 
   state.sum_begun = true;
 }
 
+// Or 0: rcp() would be infinite.
+TANDEM_DEVICE bool is_subnormal(float value) {
+  return std::fabs(value) < 0x1p-126f;
+}
+
 TANDEM_DEVICE float low_bf16(uint32_t pair) {
   return ptx::bits_to_float(pair << 16);
 }
@@ -57,15 +63,17 @@ TANDEM_DEVICE float high_bf16(uint32_t pair) {
   return ptx::bits_to_float(pair & 0xffff0000u);
 }
 
-// kSumIsBf16: O + acc_pv, times the rows' factors, to O in shared memory, rounded to bf16. What that rounds off stays
-// in acc_pv, and so nothing is lost; at the tile's end all of it. Unless kAllRows, only rows whose factor is not 1:
-// others stay as they are, bit for bit [12].
+// kSumIsBf16: O + scale acc_pv, times the rows' factors, to O in shared memory, rounded to bf16. What that rounds off
+// stays in acc_pv, and so nothing is lost; at the tile's end all of it. Unless kAllRows, only rows whose factor is not
+// 1: others stay as they are, bit for bit [12].
 struct Bf16SumWords {
   uint32_t pair[4];
 };
 template <bool kAllRows, typename Traits>
 TANDEM_DEVICE void add_to_bf16_sum(ConsumerState<Traits>& state, const float (&factor)[2], bool last) {
   const uint32_t address = sum_address<Traits>();
+  const float scale = state.v_scale;
+  const float to_units = is_subnormal(scale) ? 0.0f : ptx::rcp(scale);
   TANDEM_UNROLL
   for (int i = 0; i < Traits::kHeadDimV / 2; i += 8) {
     const uint32_t place = address + static_cast<uint32_t>(i / 8) * kSumStride;
@@ -76,23 +84,46 @@ TANDEM_DEVICE void add_to_bf16_sum(ConsumerState<Traits>& state, const float (&f
       if (!kAllRows && factor[half_of(2 * k)] == 1.0f) continue;
       float& low = state.acc_pv[i + 2 * k];
       float& high = state.acc_pv[i + 2 * k + 1];
-      low = ptx::mul(low + low_bf16(sum.pair[k]), factor[half_of(2 * k)]);
-      high = ptx::mul(high + high_bf16(sum.pair[k]), factor[half_of(2 * k)]);
+      low = ptx::mul(ptx::fma(low, scale, low_bf16(sum.pair[k])), factor[half_of(2 * k)]);
+      high = ptx::mul(ptx::fma(high, scale, high_bf16(sum.pair[k])), factor[half_of(2 * k)]);
       if (last) continue;
       sum.pair[k] = ptx::pack_bf16x2(low, high);
-      low -= low_bf16(sum.pair[k]);
-      high -= high_bf16(sum.pair[k]);
+      low = ptx::mul(low - low_bf16(sum.pair[k]), to_units);
+      high = ptx::mul(high - high_bf16(sum.pair[k]), to_units);
     }
     if (!last) ptx::store_shared(place, sum);
   }
   state.sum_begun = true;
 }
 
-// One more key block is in acc_pv; before its V is released.
+// acc_pv is in units of the scale of the blocks of V in it; where scales differ, it goes from one to the next. One unit
+// is never so small beside another of the tile that acc_pv could overflow: a block whose scale is, or is 0, counts as
+// one of the smallest unit, next to nothing.
+constexpr float kSmallestUnit = 0x1p-120f;
+constexpr float kUnitRange = 0x1p-80f;
+
+// Before a tile's first P V.
 template <typename Traits>
-TANDEM_DEVICE void count_product(ConsumerState<Traits>& state) {
-  ++state.pv_blocks;
-  state.v_scale = ptx::load_shared<float>(scale_at(Traits::kScalesV, state.v_pipe.index));
+TANDEM_DEVICE void begin_units(ConsumerState<Traits>& state) {
+  state.v_scale = state.next_v_scale;
+  state.smallest_unit = ptx::max(kSmallestUnit, std::fabs(state.v_scale) * kUnitRange);
+}
+
+// Before the next P V. O in registers is promoted instead, after each block.
+template <typename Traits>
+TANDEM_DEVICE void change_unit(ConsumerState<Traits>& state) {
+  float unit = state.next_v_scale;
+  if constexpr (Traits::kOInShared) {
+    const float size = std::fabs(unit);
+    state.smallest_unit = ptx::max(state.smallest_unit, size * kUnitRange);
+    if (size < state.smallest_unit) unit = state.smallest_unit;
+    if (unit != state.v_scale && (Traits::kSumIsBf16 || state.pv_blocks > 0)) {
+      const float ratio = ptx::mul(state.v_scale, ptx::rcp(unit));
+      TANDEM_UNROLL
+      for (int i = 0; i < Traits::kHeadDimV / 2; ++i) state.acc_pv[i] *= ratio;
+    }
+  }
+  state.v_scale = unit;
 }
 
 // Of a row, whole: each of the columns of ones has it. Half 0 or 1 of the thread's rows.
@@ -121,11 +152,11 @@ TANDEM_DEVICE void promote_to_bf16(ConsumerState<Traits>& state, const float (&f
   if (kAllRows) state.pv_blocks = 0;
 }
 
-// The sum of pv_blocks key blocks joins O. V's scale may differ from block to block if there is one in the sum.
+// The sum of pv_blocks key blocks joins O.
 template <typename Traits>
 TANDEM_DEVICE void promote(ConsumerState<Traits>& state, bool last) {
   if constexpr (Traits::kSumIsBf16) {
-    const float factor[2] = {last ? state.v_scale : state.sum_rescale[0], last ? state.v_scale : state.sum_rescale[1]};
+    const float factor[2] = {last ? 1.0f : state.sum_rescale[0], last ? 1.0f : state.sum_rescale[1]};
     promote_to_bf16<true>(state, factor, last);
     return;
   }

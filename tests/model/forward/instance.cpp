@@ -25,12 +25,11 @@ void name_everything(Names& names) {
   names.shared("tile_slot", Traits::kTileSlots, Traits::kTileSlotBytes, Traits::kTileStages);
   if (Traits::kFp8) {
     names.shared("k_scale", Traits::kScalesK, 4, Traits::kKStages);
-    names.shared("v_scale", Traits::kScalesV, 4, Traits::kVStages);
+    names.shared("v_scale", Traits::kScalesV, 4, Traits::kKStages);
   }
   if constexpr (Traits::kTransposes) {
     names.mbarrier("v_taken", Traits::kVTaken, Traits::kLandingStages, kInTurn);
     names.shared("stored_v", Traits::kSmemStoredV, Traits::StoredVTile::kBytes, Traits::kLandingStages);
-    names.shared("stored_v_scale", Traits::kScalesStoredV, 4, Traits::kLandingStages);
   }
   names.named_barrier("turn", sm90::kTurnBarrier, Traits::kConsumers);
   names.named_barrier("epilogue", Traits::kEpilogueBarrier, Traits::kConsumers);
