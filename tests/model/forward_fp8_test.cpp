@@ -219,6 +219,36 @@ TEST_P(ForwardFp8, WideScores) {
   EXPECT_LT(relative_error(run.outputs.out, optest::dense_attention<double>(problem, real, false).out), 0.03);
 }
 
+// One key, the last, has nearly all the weight; the others, far below it, are many, and O is theirs. What comes before
+// the reference falls is lost: less than 1 % of the large P's weight.
+TEST_P(ForwardFp8, ManySmallPBesideALargeOne) {
+  const auto expect_kept = [&](Problem problem, int64_t seen, double drop) {
+    problem.softmax_scale = -drop * std::log(2.0);
+    Inputs inputs = optest::constant_inputs(problem, 0, 0, 1, 0);
+    inputs.q[0] = 1;
+    const size_t last = static_cast<size_t>(problem.seqlen_k - 1);
+    for (size_t j = 0; j < last; ++j) inputs.k[j * static_cast<size_t>(problem.headdim)] = 1;
+    for (size_t c = 0; c < static_cast<size_t>(problem.headdim_v); ++c) {
+      inputs.v[last * static_cast<size_t>(problem.headdim_v) + c] = 0;
+    }
+    const double others = static_cast<double>(seen - 1) * std::exp2(-drop);
+    const double out = others / (1 + others);
+    const ForwardRun run = run_case(problem, inputs);
+    for (double value : run.outputs.out)
+      ASSERT_NEAR(value, out, 0.01 + 0.02 * out) << describe(problem) << ", " << drop;
+  };
+  for (const double drop : {7.0, 11.0, 13.0, 14.0}) {
+    for (const int64_t seqlen_k : {1024, 1025, 1060, 1100, 2049}) expect_kept(dense(1, seqlen_k), seqlen_k, drop);
+    for (const int64_t window_left : {100, 200, 600}) {
+      Problem problem = dense(1, 1000);
+      problem.causal = true;
+      problem.has_window = true;
+      problem.window_left = window_left;
+      expect_kept(problem, window_left + 1, drop);
+    }
+  }
+}
+
 // Every block has a new maximum: within e4m3's range of the last one, beyond it, beyond fp32's. In the last, exponents
 // are so large that they must be taken relative to the reference before they are rounded.
 TEST_P(ForwardFp8, AscendingScores) {

@@ -192,6 +192,38 @@ TEST_P(Fp8, TheSmallestP) {
   }
 }
 
+// One key has nearly all the weight; the others, far below it, are many, and O is theirs. It comes first, as blocks go,
+// in a block that is masked or not, or in a window, where all are.
+TEST_P(Fp8, ManySmallPBesideALargeOne) {
+  if (!rounds_p()) GTEST_SKIP() << "the reference has nothing to round";
+  const auto expect_kept = [&](Problem problem, int64_t seen, double drop) {
+    problem.out_dtype = finest_out();
+    problem.softmax_scale = -drop * std::log(2.0);
+    Inputs inputs = constant_inputs(problem, 0, 0, 1, 0);
+    inputs.q[0] = 1;
+    const size_t last = static_cast<size_t>(problem.seqlen_k - 1);
+    for (size_t j = 0; j < last; ++j) inputs.k[j * static_cast<size_t>(problem.headdim)] = 1;
+    for (size_t c = 0; c < static_cast<size_t>(problem.headdim_v); ++c) {
+      inputs.v[last * static_cast<size_t>(problem.headdim_v) + c] = 0;
+    }
+    const double others = static_cast<double>(seen - 1) * std::exp2(-drop);
+    const double out = others / (1 + others);
+    for (double value : forward(problem, inputs).out) ASSERT_NEAR(value, out, 0.01 + 0.02 * out) << describe(problem);
+  };
+  for (const double drop : {7.0, 10.0, 11.0, 12.0, 13.0, 14.0}) {
+    for (const int64_t seqlen_k : {1024, 1025, 1060, 1150, 4096, 4097}) {
+      expect_kept(fp8_problem(1, 1, seqlen_k, 1, 1, 64), seqlen_k, drop);
+    }
+    for (const int64_t window_left : {100, 200, 600}) {
+      Problem problem = fp8_problem(1, 1, 1000, 1, 1, 64);
+      problem.causal = true;
+      problem.has_window = true;
+      problem.window_left = window_left;
+      expect_kept(problem, window_left + 1, drop);
+    }
+  }
+}
+
 // Equal scores have p = 1 each, which is exact.
 TEST_P(Fp8, AllEqualInputs) {
   for (const double scale : {1.0, 0x1p9, 0x1p-20}) {

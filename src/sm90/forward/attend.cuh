@@ -204,8 +204,9 @@ TANDEM_DEVICE void first_softmax(ConsumerState<Traits>& state, const ForwardPara
   const ConsumerBlocks blocks = tile.slot.blocks(w);
   const bool masked = blocks.full_end < blocks.end || blocks.full_begin == blocks.full_end;
   if constexpr (Traits::kFp8) {
-    prepare_scores_fp8(state, params, tile, blocks.end - 1, masked, w);
-    exact_softmax_fp8<true>(state, masked ? kTopExponentIfMasked : kTopExponent, [] {});
+    float to[2];
+    prepare_scores_fp8(state, to, params, tile, blocks.end - 1, masked, w);
+    exact_softmax_fp8<true>(state, to, [] {});
     begin_units(state);
   } else {
     if (masked) transform_and_mask(state, params, blocks.end - 1);

@@ -41,9 +41,10 @@ TANDEM_DEVICE void read_scales(ConsumerState<Traits>& state) {
 // Below it, and where it is not positive, scores are multiplied before the mask: -inf times 0 would be a NaN.
 constexpr float kSmallestScoreScale = 1e-30f;
 
-// S as the mask and the softmax want it; afterwards score_scale turns it into exponents, and is positive.
+// S as the mask and the softmax want it; afterwards score_scale turns it into exponents, and is positive. to: the
+// exponent of the rows' largest P, should they get their first reference.
 template <typename Traits>
-TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, const ForwardParams& params,
+TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, float (&to)[2], const ForwardParams& params,
                                       const ConsumerTile<Traits>& tile, int n_block, bool masked, int w) {
   if (Traits::kGeneral && TANDEM_UNLIKELY(params.transform == ScoreTransform::kSoftcap)) {
     softcap_scores(state.acc_s, state.score_scale);
@@ -52,18 +53,26 @@ TANDEM_DEVICE void prepare_scores_fp8(ConsumerState<Traits>& state, const Forwar
     multiply_scores(state.acc_s, state.score_scale);
     state.score_scale = 1.0f;
   }
+  to[0] = to[1] = kTopExponent;
   if (masked) {
+    const int first_key = n_block * Traits::kBlockN;
     BasicRowInterval<int> visible[2];
     find_visible_keys(visible, params, tile, w);
-    apply_mask(state.acc_s, visible, n_block * Traits::kBlockN);
+    apply_mask(state.acc_s, visible, first_key);
+    TANDEM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      to[half] =
+          exponent_for(min_of(visible[half].hi, first_key + Traits::kBlockN) - max_of(visible[half].lo, first_key));
+    }
   }
 }
 
 // S to P of any block: references follow the maximum. kFirst: of a tile, when there is no O to rescale.
 template <bool kFirst, typename Traits, typename FinishProduct>
-TANDEM_DEVICE void exact_softmax_fp8(ConsumerState<Traits>& state, float to, const FinishProduct& finish_product) {
+TANDEM_DEVICE void exact_softmax_fp8(ConsumerState<Traits>& state, const float (&to)[2],
+                                     const FinishProduct& finish_product) {
   float rescale[2];
-  const Fp8Exponents exponents = follow_maxima_fp8(state.rows, state.acc_s, state.score_scale, to, rescale);
+  const Fp8Exponents exponents = follow_maxima_fp8<kFirst>(state.rows, state.acc_s, state.score_scale, to, rescale);
   float sum[2];
   exponentials_fp8<Traits::kPackLag>(state.acc_s, state.frag_p, exponents, sum, finish_product);
   TANDEM_UNROLL
@@ -111,12 +120,28 @@ TANDEM_DEVICE void remake_p8(ConsumerState<Traits>& state, float (&sum)[2], cons
   }
 }
 
-// Some P of a warp is 448 or beyond. The references of the rows concerned rise: P, the block's sums, O and the rows'
-// sums are multiplied by a power of two. Where 2^x or their sum was too large for fp32, or the reference is so large
-// that exponents must be taken relative to it before they are rounded, P is made anew, by this warp alone, from Q and K
-// as they lie in shared memory. Other rows stay as they are, bit for bit [12].
+// Is it time to look at the rows' sums, after the block n_block? With the second of a tile, and with one in 512 keys.
 template <typename Traits>
-TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&sum)[2], int q) {
+TANDEM_DEVICE bool sums_are_due(const ConsumerState<Traits>& state, const ForwardParams& params, int n_block) {
+  return state.pv_blocks == 1 && (params.promotion_blocks > 1 || n_block % 4 == 0);
+}
+
+// By how much the references of the thread's rows are to fall. sum: of the block, this thread's part. All lanes.
+template <typename Traits>
+TANDEM_DEVICE void falls_by_sums(float (&fall)[2], const ConsumerState<Traits>& state, const float (&sum)[2]) {
+  TANDEM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    fall[half] = fall_of(quad_sum(state.rows.sum[half] + sum[half]));
+  }
+}
+
+// Some P of a warp is 448 or beyond, or some row's sum says that its reference is to fall. The
+// references of the rows concerned rise, or fall: P, the block's sums, O and the rows' sums are multiplied by a power
+// of two. Where 2^x or their sum was too large for fp32, or the reference is so large that exponents must be taken
+// relative to it before they are rounded, P is made anew, by this warp alone, from Q and K as they lie in shared
+// memory. Other rows stay as they are, bit for bit [12].
+template <typename Traits>
+TANDEM_DEVICE void move_references_fp8(ConsumerState<Traits>& state, float (&sum)[2], const float (&fall)[2], int q) {
   float largest[2];
   row_maxima(largest, state.acc_s);
   float (&reference)[2] = state.rows.reference;
@@ -134,6 +159,8 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
       reference[half] = follow_top(before[half], top[half]);
     } else if (largest[half] > kLargestP8) {
       reference[half] = before[half] + excess_of(largest[half]);
+    } else {
+      reference[half] = before[half] - fall[half];
     }
     rescale[half] = ptx::ex2(before[half] - offset_for(reference[half]));
     state.rows.sum[half] *= rescale[half];
@@ -150,13 +177,17 @@ TANDEM_DEVICE void raise_references_fp8(ConsumerState<Traits>& state, float (&su
 // S to P of a block whose keys all rows see, against the references as they are. `finish_product` waits for the P V
 // under way; K is kept until no score is needed again.
 template <typename Traits, typename FinishProduct>
-TANDEM_DEVICE void lazy_softmax_fp8(ConsumerState<Traits>& state, int q, const FinishProduct& finish_product) {
+TANDEM_DEVICE void lazy_softmax_fp8(ConsumerState<Traits>& state, const ForwardParams& params, int n_block, int q,
+                                    const FinishProduct& finish_product) {
   const float (&reference)[2] = state.rows.reference;
   const Fp8Exponents exponents{{state.score_scale, state.score_scale}, {reference[0], reference[1]}};
   float sum[2];
   const uint32_t limits = exponentials_fp8<Traits::kPackLag>(state.acc_s, state.frag_p, exponents, sum, finish_product);
-  const bool raise = has_reached_limit(limits) || is_huge(reference[0]) || is_huge(reference[1]);
-  if (TANDEM_UNLIKELY(ptx::any_sync(raise))) raise_references_fp8(state, sum, q);
+  float fall[2] = {0.0f, 0.0f};
+  if (sums_are_due(state, params, n_block)) falls_by_sums(fall, state, sum);
+  const bool move =
+      has_reached_limit(limits) || is_huge(reference[0]) || is_huge(reference[1]) || fall[0] > 0.0f || fall[1] > 0.0f;
+  if (TANDEM_UNLIKELY(ptx::any_sync(move))) move_references_fp8(state, sum, fall, q);
   release(Traits::kKEmpty, state.k_pipe);
   state.rows.sum[0] += sum[0];
   state.rows.sum[1] += sum[1];
@@ -170,10 +201,11 @@ TANDEM_DEVICE void softmax_fp8(ConsumerState<Traits>& state, const ForwardParams
   read_scales(state);
   if constexpr (kMasked) {
     release(Traits::kKEmpty, state.k_pipe);
-    prepare_scores_fp8(state, params, tile, n_block, true, w);
-    exact_softmax_fp8<false>(state, kTopExponent, finish_product);
+    float to[2];
+    prepare_scores_fp8(state, to, params, tile, n_block, true, w);
+    exact_softmax_fp8<false>(state, to, finish_product);
   } else {
-    lazy_softmax_fp8(state, tile.q, finish_product);
+    lazy_softmax_fp8(state, params, n_block, tile.q, finish_product);
   }
 }
 
